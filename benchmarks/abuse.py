@@ -3,21 +3,21 @@ r"""Attacks run/serve.py while honest clients use it, on this machine only.
   python benchmarks/abuse.py --engine=savedmodel --seconds=20
   python benchmarks/abuse.py --engine=litert --minutes=10
 
-Three models of 2 layers and width 128 with random weights are served:
+The server has three models of 2 layers and width 128 with random weights:
 embeddings, answers to questions, and multiple choice. Eight honest clients,
-four of REST and four of gRPC, send one short text after the other from a
-process of their own. Each attack runs for some seconds; its line has the
-statuses that it got, the honest clients' number of answers, errors, median and
-99th percentile, and the server's memory before, at most, and two seconds after.
+four of REST and four of gRPC, send one short text after the other from their
+own process. Each attack runs for some seconds. Its line has the statuses that
+it got, the honest clients' number of answers, errors, median and 99th
+percentile, and the server's memory before, at most, and two seconds after.
 With --minutes all attacks run at once in random order, while new and broken
-versions appear, the configuration is reloaded, and old versions go away. The
-last line says whether the server lived, no honest client saw an error, the 99th
-percentile stayed below a second and the memory below that of the idle server
-and 1 GB; if not, the script ends with 1.
+versions appear, the configuration is reloaded, and old versions are removed.
+The last line has the result. The script exits with 1 if the server ends, an
+honest client gets an error, the 99th percentile reaches a second, or the memory
+exceeds the idle server's by 1 GB.
 
-The kernel enforces no memory limit here, as containers may not make groups of
-their own: the memory is read 20 times a second, and the server is killed when
-it has twice the allowance.
+The kernel enforces no memory limit here, because containers may not make
+control groups. The script reads the memory 20 times a second, and kills the
+server if it grows by more than 2 GB.
 """
 
 import collections
@@ -63,10 +63,10 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _HEADS = (attacks.MODEL, "question_answering", "multiple_choice")
 _ALLOWANCE = 1 << 30
 _MOST_SECONDS = 1.0
-# Attackers at once.
+# Number of threads that attack at once.
 _NUM_ATTACKERS = 4
 _MARGIN_SECONDS = 2
-# Of the memory and the 99th percentile in the soak's plot.
+# Length of a period in the soak's plot of memory and 99th percentile.
 _PLOT_SECONDS = 10
 
 
@@ -132,7 +132,7 @@ def _export(folder):
 
 
 class _Server:
-    """run/serve.py in a process of its own, and its memory."""
+    """Runs run/serve.py in another process, and measures its memory."""
 
     def __init__(self, config_path):
         self.config_path = config_path
@@ -193,11 +193,11 @@ def _free_port():
         return server.getsockname()[1]
 
 
-# --- Honest clients, in a process of their own. ---
+# --- Honest clients, in a separate process. ---
 
 
 def _honest(rest_port, port, started, stop, results):
-    """Asks until `stop`; puts (end, seconds, error) of all requests."""
+    """Sends requests until `stop`; puts (end, seconds, error) of each one."""
     started.set()
     records = []
 
@@ -246,7 +246,7 @@ def _honest(rest_port, port, started, stop, results):
 
 
 def _attack(server, names, seconds):
-    """Returns how often each answer came to attacks in random order."""
+    """Attacks in random order; returns the count of each answer."""
     answers = collections.Counter()
     end = time.monotonic() + seconds
 
@@ -267,7 +267,7 @@ def _attack(server, names, seconds):
 
 
 class _Versions:
-    """New, broken and removed versions, and reloads, until it ends."""
+    """Adds good and broken versions, removes some and reloads, in a loop."""
 
     def __init__(self, server):
         self._server = server
@@ -301,7 +301,7 @@ class _Versions:
             temporary.rename(folder / str(number))
             if kind == "new":
                 old, newest = newest, number
-                self._stop.wait(20)  # Until it has taken over.
+                self._stop.wait(20)  # The new version must take over first.
                 shutil.rmtree(folder / str(old))
 
     def _reload(self):
@@ -320,7 +320,7 @@ class _Versions:
 
 
 def _measure(server, names, seconds):
-    """Returns the result of some attacks, without the honest clients."""
+    """Returns the result of some attacks, before honest clients are added."""
     name = names[0] if len(names) == 1 else "all mixed"
     before = server.most = server.memory()
     begin = time.monotonic()
@@ -342,7 +342,7 @@ def _measure(server, names, seconds):
 
 
 def _add_honest(result, records):
-    """Adds what honest clients saw during an attack."""
+    """Adds the honest clients' times and errors during an attack."""
     during = [
         (seconds, error)
         for end, seconds, error in records
@@ -436,7 +436,7 @@ def _report(server, results, records, answers_after):
 
 
 def _curve(history, records, begin):
-    """Returns [second, most bytes, 99th percentile in s] of each period."""
+    """Returns [second, maximum bytes, 99th percentile in s] of each period."""
     periods = collections.defaultdict(lambda: ([], []))
     for moment, memory in history:
         periods[(moment - begin) // _PLOT_SECONDS][0].append(memory)

@@ -1,7 +1,7 @@
 """The attacks of benchmarks/abuse.py.
 
-Each is called again and again with the server, which has a `port` and a
-`rest_port` on this machine, and returns what it got.
+Each attack is a function that is called again and again. It takes the server,
+with its `port` and `rest_port` on this machine, and returns the answer.
 """
 
 import base64
@@ -156,7 +156,7 @@ def _many_numbers(server):
 
 
 def _half_messages(server):
-    """Holds calls whose messages do not come, on a connection of its own."""
+    """Holds calls whose messages do not come, on a separate connection."""
     ended = threading.Event()
 
     def messages():
@@ -180,7 +180,7 @@ _START = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def _frame(kind, flags, content, stream=0):
-    """Returns a frame of HTTP/2; flag 1 ends the stream, 4 its header."""
+    """Returns an HTTP/2 frame; flag 1 ends the stream, flag 4 its header."""
     size = len(content) << 8
     return struct.pack(">IBI", size | kind, flags, stream) + content
 
@@ -219,7 +219,7 @@ def _metadata(server):
 
 
 def _unread_answers(server):
-    """Makes 100 calls, and neither reads their answers nor leaves."""
+    """Makes 100 calls, stays connected, and does not read the answers."""
     content = predict_request(text_proto(["account"] * 500))
     content = b"\0" + len(content).to_bytes(4, "big") + content
     calls = b"".join(
@@ -232,7 +232,7 @@ def _unread_answers(server):
 
 
 def _no_window(server):
-    """Makes 1,000 calls on 10 connections that take no byte of an answer."""
+    """Makes 1,000 calls on 10 connections that accept no byte of an answer."""
     content = predict_request(text_proto(["a"]))
     content = b"\0" + len(content).to_bytes(4, "big") + content
     calls = b"".join(
@@ -251,7 +251,7 @@ def _no_window(server):
 
 
 def _hide_choices(server):
-    """Sends 1,000 choices in a list that an empty one follows."""
+    """Sends a feature with a list of 1,000 choices and then an empty list."""
     values = b"".join(b"\x0a\x01a" for _ in range(1000))
     feature = _field(1, values) + _field(3, b"")
     entry = _field(1, b"choices") + _field(2, feature)
@@ -342,7 +342,7 @@ def _row(context):
     return json.dumps({"instances": [row]}).encode()
 
 
-# The first has almost the tokens that a row may have.
+# The first row has nearly as many tokens as the server allows.
 _LONG_ROW = _row("account " * 65_000)
 _LONGER_ROW = gzip.compress(_row("account " * 2_000_000))
 _DENSE_ROW = _row("." * 4000)
@@ -356,7 +356,7 @@ def _choices(count):
 def _leave_long_row(server):
     head = _HEADER.replace(PATH.encode(), _QA.encode())
     length = f"Content-Length: {len(_LONG_ROW)}\r\n\r\n".encode()
-    _raw(server, head, length, _LONG_ROW)  # For a second.
+    _raw(server, head, length, _LONG_ROW)  # Disconnects after a second.
     return "gone"
 
 

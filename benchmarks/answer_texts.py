@@ -1,11 +1,11 @@
-"""Lists answers by offsets that the original's alignment gives otherwise.
+"""Lists answers by offsets that differ from the original's alignment.
 
   python benchmarks/answer_texts.py \
       --squad_file=../shared/data/squad/dev-v1.1.json.gz --vocab_file=vocab.txt
 
 Compares random spans of each paragraph: words and punctuation of at most 30
 tokens. White space counts as one space, as in the original. Prints each
-difference, and how many there are.
+difference, and the number of differences.
 """
 
 import random
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
     original = squad_predictions.OriginalTexts(
         tokenizer, (word for one in examples for word in one.doc_tokens)
     )
-    # One window for each paragraph.
+    # The length is huge, so that each paragraph is one window.
     windows = squad_features.convert_examples_to_features(
         examples, tokenizer, max_seq_length=1 << 20
     )
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> None:
     for window in windows:
         example = examples[window.example_index]
         tokens = window.tokens(tokenizer.vocabulary)
-        # The last one is [SEP].
+        # The last begin is [SEP], so no span starts there.
         begins = range(window.doc_offset, len(tokens))
         begins = [n for n in begins if not tokens[n].startswith("##")]
         for _ in range(_SPANS.value):

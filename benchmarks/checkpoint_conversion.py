@@ -3,12 +3,12 @@ r"""Times conversions of a checkpoint of BERT-base's size, and their memory.
   python benchmarks/checkpoint_conversion.py
 
 The checkpoint is made first: random weights, both pretraining heads, 30,522
-pieces. Each conversion has a process of its own. Seconds and memory are those
-of the conversion after everything is imported; memory is the most that was in
-use, pages of mapped files included, beyond what was in use after the imports,
-as a multiple of the size of the checkpoint read. "script" is the process from
-its start to its end. The peer is `cp`, with the copy flushed to the disk as a
-conversion's output is. The last line has the worst of each.
+tokens. Each conversion runs in its own process. Seconds and memory are measured
+from the end of the imports. Memory is the peak, with pages of mapped files,
+minus the memory after the imports, as a multiple of the size of the checkpoint
+that is read. "script" is the time of the whole process. The peer is `cp`, with
+the copy flushed to the disk like a conversion's output. The last line has the
+worst value of each.
 """
 
 import multiprocessing
@@ -39,7 +39,7 @@ _VOCAB_SIZE = 30522
 
 
 def _make_checkpoint(folder, optimizer, hidden_act):
-    """Writes a checkpoint of the original's kind with random weights."""
+    """Writes a checkpoint in the original's format with random weights."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import numpy as np
 
@@ -92,7 +92,7 @@ def _convert(source_format, target_format, source, target, exact_gelu, pipe):
         allow_activation_change=exact_gelu and target_format == "keras_hub",
     )
     with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
-        file.write("5")  # The peak is that of the imports until it is reset.
+        file.write("5")  # Resets the peak, which the imports have reached.
     before = _status("VmRSS")
     start = time.perf_counter()
     conversion.run(config)
@@ -101,7 +101,7 @@ def _convert(source_format, target_format, source, target, exact_gelu, pipe):
 
 
 def _run(source_format, target_format, source, target):
-    """Returns seconds, seconds of the whole process and bytes of memory."""
+    """Returns the conversion's and the process' seconds, and memory's bytes."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     start = time.perf_counter()

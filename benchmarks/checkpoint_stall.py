@@ -1,12 +1,12 @@
-r"""Times steps of pretraining while a checkpoint is written, and the others.
+r"""Times pretraining steps while a checkpoint is written, and other steps.
 
   python benchmarks/checkpoint_stall.py --model=base
 
 Runs run/pretrain.py on made-up text with a line of metrics for each step, and
-looks from outside when the lines come and when a checkpoint is whole. A step is
-one of a save if it overlaps with the time from the step that saves to the
-checkpoint's last file. The last line is the slowest of these, over all saves,
-divided by the median of all other steps.
+records when each line and each whole checkpoint appear. A step belongs to a
+save if it overlaps with the time from the saving step to the checkpoint's last
+file. The last line is the slowest of these steps, over all saves, divided by
+the median of all other steps.
 """
 
 import dataclasses
@@ -31,18 +31,18 @@ _SAVES = flags.DEFINE_integer("saves", 3, "Checkpoints to wait for.")
 _EVERY = flags.DEFINE_integer("save_every", 12, "Steps between them.")
 
 _VOCAB_SIZE = 30522
-# Steps that compile, or that the allocator is new to.
+# The first steps are not counted: they compile, and allocate new memory.
 _SKIPPED = 3
 _POLL_SECONDS = 0.005
 
 
 @dataclasses.dataclass
 class _Watch:
-    """When steps ended and checkpoints were whole.
+    """Times in seconds at which steps ended and checkpoints were whole.
 
     Attributes:
-      steps: Step to the time its line came, in seconds.
-      saved: Step to the time its checkpoint was whole.
+      steps: Step -> the time at which its line appeared.
+      saved: Step -> the time at which its checkpoint was whole.
     """
 
     steps: dict[int, float]
@@ -57,10 +57,10 @@ def _count_lines(path):
 
 
 def _watch(process, output_dir):
-    """Looks until the process has ended."""
+    """Records the times of lines and checkpoints until the process ends."""
     watch = _Watch({}, {})
     metrics = os.path.join(output_dir, "train_metrics.jsonl")
-    # Written last, when the checkpoint is whole.
+    # The sidecar is written last, so its checkpoint is whole.
     sidecars = os.path.join(output_dir, "model.ckpt-*.json")
     while process.poll() is None:
         now = time.monotonic()
@@ -74,11 +74,11 @@ def _watch(process, output_dir):
 
 
 def _divide(watch, last_step):
-    """Returns the seconds of the steps of saves, and of all others."""
+    """Returns the seconds of steps during saves, and of all other steps."""
     spans = [
         (watch.steps[step], end)
         for step, end in watch.saved.items()
-        # Nothing is computed beside the last one.
+        # No step runs during the last save, so it does not count.
         if step < last_step
     ]
     during, others = [], []

@@ -4,13 +4,13 @@ r"""Measures calibrated probabilities of MiniLM, fine-tuned on intents.
   python benchmarks/confidence.py --report
 
 A cell is a data set, a number of training rows a label (0: all) and a seed.
-Of Banking77, every tenth row of training is the dev set; CLINC150 has one. Both
-choose the temperature and --reject_precision=0.95 on dev, and all numbers are
-of the official test set, as it is answered by the script's own files. CLINC150
-has texts that fit none of its labels in dev and test, too.
+Banking77's dev set is every tenth row of its training set; CLINC150 has a dev
+set. The temperature and the threshold for --reject_precision=0.95 are chosen on
+dev. All numbers are of the official test set, from the script's predictions.
+CLINC150 also has texts without a fitting label in dev and test.
 
-Finished cells, of the same settings, are kept in --results_dir; a killed one
-resumes in --output_dir.
+Finished cells are kept in --results_dir and not run again with equal settings;
+a killed cell resumes in --output_dir.
 """
 
 import collections
@@ -55,7 +55,7 @@ _NUM_BINS = 15
 
 
 def _read(name):
-    """Returns split to rows of text and label."""
+    """Returns a dict from split to rows, (text, label) each."""
     folder = pathlib.Path(_DATA_DIR.value, name)
     if name == "clinc150":
         with gzip.open(folder / "data_full.json.gz", "rt") as file:
@@ -144,7 +144,7 @@ def _measure(output, gold):
     answers = np.array([row["label"] for row in rows])
     stated, is_right = values.max(-1), names[values.argmax(-1)] == gold
     is_known = gold != _OUTSIDE
-    # Without the temperature, up to a rounding of the probabilities.
+    # Undo the temperature; the result is exact except for rounding.
     plain = np.maximum(values, 1e-30) ** task["temperature"]
     plain /= plain.sum(-1, keepdims=True)
     is_answer = answers != _OUTSIDE

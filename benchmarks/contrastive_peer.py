@@ -2,10 +2,10 @@
 
     python contrastive_peer.py REQUEST.json
 
-It runs in an environment with PyTorch, so nothing here imports the project. The
-request has `job`, "setfit" or "embeddings", the model, the texts, the seed and
-the number of threads; the answer has predicted labels or embeddings' scores,
-and the processor seconds until the model was trained, imports included.
+The program runs in an environment with PyTorch, so it does not import the
+project. The request has `job`, "setfit" or "embeddings", the model, the texts,
+the seed and the number of threads. The answer has predicted labels or
+embeddings, and the processor seconds of imports and training.
 """
 
 import json
@@ -17,7 +17,7 @@ import torch
 
 
 def _train_setfit(request):
-    """Trains as setfit's documentation does; returns its predictions."""
+    """Trains as setfit's documentation shows; returns the predictions."""
     import datasets
     import setfit
 

@@ -4,12 +4,12 @@ r"""Times the streaming generator of pretraining data against the original's.
       --vocab_file=data/vocab.txt --dupe_factor=10
 
 Both read the same text, one sentence a line, with the flags' defaults otherwise
-(128 pieces, 20 predictions), and take turns. Without --input_file the text is
-the documentation that is on the machine, with a vocabulary of its words. Timed
-is what the generator does, files in to files out: not the import of TensorFlow,
-which takes the same in both. Memory is that of the process and its workers
-together, shared pages counted once. The last line is the ratio of output
-tokens/s, streaming / original; the original works on one core.
+(128 tokens, 20 predictions), and take turns. Without --input_file the text is
+the documentation on this machine, with a vocabulary of its words. The time is
+the generator's, from input files to output files, without the import of
+TensorFlow, which takes equally long in both. Memory is the sum over the process
+and its workers; shared pages count once. The last line is the ratio of output
+tokens/s, streaming / original; the original uses one core.
 """
 
 import collections
@@ -63,7 +63,7 @@ def _write_documentation(folder):
 
 
 def _watch_memory(stop, peak):
-    """Keeps in `peak` the most memory that all processes had together."""
+    """Stores in `peak` the maximum of the processes' total memory."""
     import psutil
 
     process = psutil.Process()
@@ -80,7 +80,7 @@ def _watch_memory(stop, peak):
 def _measure(
     generator, input_file, vocab_file, dupe_factor, num_processes, pipe
 ):
-    """Runs one generator; sends pieces, seconds, CPU seconds, memory."""
+    """Runs one generator; sends tokens, seconds, CPU seconds and memory."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     from bert_tf.commands.create_pretraining_data import (
         CreatePretrainingDataConfig,
@@ -117,7 +117,7 @@ def _measure(
         os.path.join(folder, "work"),
     )
     seconds = time.perf_counter() - start
-    # Workers have ended, so their time is in: user and system, self and theirs.
+    # The sum has user and system time of this process and of ended workers.
     cpu = sum(os.times()[:4]) - sum(start_times[:4])
     stop.set()
     watcher.join()
@@ -126,7 +126,7 @@ def _measure(
 
 
 def _run(generator, *arguments):
-    # A process of its own, so that neither sees what the other left in memory.
+    # A new process, so that the other generator's memory has no effect.
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(
@@ -153,7 +153,7 @@ def main(argv):
             input_file, vocab_file = _write_documentation(folder)
         ratios = []
         for pair in range(_PAIRS.value):
-            # Who goes first changes, in case a turn leaves caches behind.
+            # The order alternates, in case a turn warms caches for the next.
             order = sorted(["original", "streaming"], reverse=bool(pair % 2))
             rates = {
                 generator: _run(

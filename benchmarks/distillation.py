@@ -1,17 +1,17 @@
-r"""Distills a teacher of few labels into small students, on Banking77.
+r"""Distills a teacher trained on few labels into small students, on Banking77.
 
   python benchmarks/distillation.py --output_dir=output/distillation
   python benchmarks/distillation.py --report
 
-The teacher learns from 8 texts of each label and labels the other training
-texts, whose labels nothing reads. Each student is trained from the labels alone
-and by each recipe; accuracy is that on the test set, after the last step. A
-cell is a student, a recipe and a seed; the scores of finished ones are in
---results_dir, and a killed run resumes.
+The teacher is trained on 8 texts of each label. It labels the other training
+texts; their gold labels are not read. Each student is trained with each recipe,
+one of which uses only labels. Accuracy is measured on the test set after the
+last step. A cell is a student, a recipe and a seed; scores of finished cells
+are in --results_dir, and a killed run resumes.
 
-Another teacher, trained on <output_dir>/data.8.<seed>/train.csv, is given with
---teacher_dir, in which {seed} is replaced. The last lines are the table: means
-over the seeds, also of the int8 .tflite file of the recipe that pays.
+--teacher_dir names another teacher, trained on
+<output_dir>/data.8.<seed>/train.csv; {seed} in it is replaced. The last lines
+are the table: means over the seeds, also for the best recipe's int8 .tflite.
 """
 
 import csv
@@ -53,7 +53,7 @@ _STUDENTS = flags.DEFINE_list("students", ["wide", "narrow"], "Which.")
 _PER_LABEL = flags.DEFINE_integer("per_label", 8, "Labeled texts of a label.")
 _REPORT = flags.DEFINE_bool("report", False, "Only print finished cells.")
 
-# As many passes as the students from labels alone: after 10 it has 72%.
+# As many epochs as the students from labels alone; after 10 it has only 72%.
 _TEACHER = {
     "learning_rate": "2e-4",
     "num_train_epochs": 30,
@@ -81,7 +81,7 @@ _LOGITS = {
     "train_batch_size": 64,
 }
 RECIPES = {
-    # As many as fit; further ones do not change its loss of 0.
+    # More epochs would change nothing, because the loss is 0 by then.
     "labels": {
         "distillation_weight": 0,
         "hidden_weight": 0,
@@ -90,7 +90,7 @@ RECIPES = {
     _PAYS: _LOGITS,
     "logits_and_labels": _LOGITS | {"distillation_weight": 0.5},
     "logits_and_hidden": _LOGITS | {"hidden_weight": 1.0},
-    # Before the logits, whose loss is next to nothing beside it.
+    # `_HIDDEN_FIRST` runs before it: together, the hidden loss would dominate.
     "hidden_first": _LOGITS,
 }
 _HIDDEN_FIRST = _LOGITS | {"hidden_weight": 1000.0, "num_train_epochs": 3}
@@ -139,7 +139,7 @@ def _result_path(student, recipe, seed):
 
 
 def _teacher(seed, paths):
-    """Returns the model directory of a teacher, which is trained if need be."""
+    """Returns the model directory of a teacher, and trains it if missing."""
     if _TEACHER_DIR.value:
         return _TEACHER_DIR.value.replace("{seed}", seed)
     from tests.support import minilm

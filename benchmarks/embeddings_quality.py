@@ -1,14 +1,14 @@
-r"""Trains embeddings beside sentence-transformers, for as many steps.
+r"""Compares training of embeddings with sentence-transformers, in equal steps.
 
   python benchmarks/embeddings_quality.py --data_dir=../shared/data
   python benchmarks/embeddings_quality.py --report
 
 Both start from the same MiniLM and get the same rows, batch size, learning rate
-and steps, in other orders: QNLI's questions and the sentences with the answer,
-scored by search; and SNLI's pairs with 1, 0.5 and 0 for entailment, neutral and
-contradiction: its dev set is trained on and its test set scored. A cell is run
-at a time; finished ones are kept in --results_dir. The last lines are the
-table, with the scores of MiniLM as it is.
+and steps, but other orders of rows. QNLI's rows are questions and the sentences
+with their answers, scored by search. SNLI's rows are pairs with 1, 0.5 and 0
+for entailment, neutral and contradiction; training uses its dev set, scores its
+test set. One cell runs at a time; finished cells are kept in --results_dir. The
+last lines are the table, with the scores of MiniLM before training.
 """
 
 import gzip
@@ -97,7 +97,7 @@ def _run_ours(request, is_trained):
 
 
 def _run_peer(request):
-    """Runs sentence-transformers; scores its embeddings as ours."""
+    """Runs sentence-transformers; scores its embeddings like ours."""
     import numpy as np
 
     from bert_tf.tasks.embeddings.task import PairsTask

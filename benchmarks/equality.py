@@ -2,10 +2,10 @@
 
     python benchmarks/equality.py
 
-The tests of equality only show that differences stay below a tolerance; this
-prints the largest ones, of layers with and without fused operations, and keeps
-them in benchmarks/results/equality.json. It takes half a minute, and needs
-nothing but the clone.
+The tests of equality only show that differences stay below a tolerance. This
+script prints the largest differences, of layers with and without fused
+operations, and keeps them in benchmarks/results/equality.json. It takes half a
+minute, and needs only the clone.
 """
 
 import json
@@ -33,8 +33,8 @@ _OBJECTIVE = losses.PretrainingObjective()
 def _worst(received, expected, relative=True):
     """Returns the largest difference of two dicts of tensors.
 
-    A relative one is divided by the largest value of the original's tensor.
-    Biases of keys are left out: their gradient is 0 but for rounding.
+    A relative difference is divided by the largest value of the original's
+    tensor. Biases of keys are left out: their gradient is only rounding error.
     """
     if set(received) != set(expected):
         raise ValueError(f"Tensors differ: {set(received) ^ set(expected)}.")
@@ -65,7 +65,7 @@ def measure_forward(fuse):
 
 
 def measure_training(fuse):
-    """Returns the differences of the gradients and of 25 steps."""
+    """Returns the largest differences of the gradients and of 25 steps."""
     model, optimizer = golden_training.build(fuse)
     batch = golden_training.read_batch()
     counts = _OBJECTIVE.count(batch)

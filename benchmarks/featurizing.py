@@ -3,13 +3,13 @@
   python benchmarks/featurizing.py --input_file=qnli/train.tsv
 
 Both tokenize, truncate and pack the same texts to rows without padding,
-uncased, and take turns: ours with the classifier's
-`convert_examples_to_features`, Hugging Face's BertWordPieceTokenizer with
-`encode_batch`, whose ids, the same, are joined to one array. Measured is
-processor time, as other programs on the machine hardly change it. Printed are
-medians for single texts, for pairs, and for single texts cut into windows; and
-the share of ours that tokenizing alone takes. The last line is the median ratio
-of the rates of each, ours / Hugging Face's.
+uncased, and take turns. Ours uses the classifier's
+`convert_examples_to_features`. Hugging Face's BertWordPieceTokenizer uses
+`encode_batch`; its ids, which are equal, are joined to one array. The times are
+processor times, because other programs on the machine hardly change these. The
+output has medians for single texts, for pairs, and for single texts cut into
+windows, and the share of our time for tokenizing alone. The last line has the
+median ratios of the rates, ours / Hugging Face's.
 """
 
 import os
@@ -23,7 +23,7 @@ from absl import app
 from absl import flags
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-# GLUE tasks, if they are beside the clone.
+# GLUE tasks, if the folder exists.
 _DATA = _ROOT.parent / "shared" / "data"
 
 _VOCAB_FILE = flags.DEFINE_string(
@@ -79,7 +79,7 @@ def _build_hugging_face(texts_a, texts_b, length, stride):
     tokenizer = tokenizers.BertWordPieceTokenizer(
         _VOCAB_FILE.value, lowercase=True
     )
-    # Its stride is the overlap of windows.
+    # Hugging Face's stride is the overlap of windows, not their distance.
     overlap = 0 if stride is None else length - 2 - stride
     tokenizer.enable_truncation(length, overlap)
     rows = list(zip(texts_a, texts_b, strict=True)) if texts_b else texts_a

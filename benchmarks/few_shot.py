@@ -1,21 +1,21 @@
-r"""Learns from 8 or 16 texts of each label, beside setfit and plain training.
+r"""Compares four ways to learn from 8 or 16 texts of each label.
 
   python benchmarks/few_shot.py --data_dir=../shared/data
   python benchmarks/few_shot.py --report
 
-One data set, seed and method is run at a time, in a process of its own; scores
-of what is finished are kept in --results_dir and not run again. All start from
-the same MiniLM and get the same texts. The methods:
+One data set, seed and method runs at a time, in its own process. Scores of
+finished cells are kept in --results_dir, and these cells are not run again. All
+methods start from the same MiniLM and get the same texts:
 
-  linear       scikit-learn's logistic regression on the embeddings as they are
+  linear       scikit-learn's logistic regression on MiniLM's embeddings
   fine_tuning  run/finetune_classifier.py with --learning_rate=2e-4, 10 epochs
   few_shot     run/finetune_classifier.py --few_shot, else by default
-  setfit       setfit with num_iterations=5, in an environment of its own
+  setfit       setfit with num_iterations=5, in a separate environment
 
-Processor seconds are those of a process from its start until the model is
+Processor seconds are measured from the start of a process until the model is
 trained and, with the scripts, written. The last lines are the table: few_shot
-should never be below linear, within a point of setfit, and need at most half
-its time.
+should never be below linear. It should be within a point of setfit, and need at
+most half of setfit's time.
 """
 
 import contextlib
@@ -127,7 +127,7 @@ def _run(command, log, **variables):
 
 
 def _run_script(request, extra):
-    """Trains by the script, then predicts in another process."""
+    """Trains with the script, then predicts in another process."""
     folder = request["folder"]
     train, test = (os.path.join(folder, f"{x}.csv") for x in ("train", "test"))
     columns = "text", "label"
@@ -196,7 +196,7 @@ def result_path(name, method, seed):
 
 @contextlib.contextmanager
 def request(name, seed):
-    """Yields what all programs are told, and removes their files at the end."""
+    """Yields the settings of all programs; removes their files at the end."""
     from tests.support import minilm
 
     folder = os.path.abspath(os.path.join(_OUTPUT_DIR.value, name))
@@ -263,8 +263,8 @@ def _report():
 
 
 def prepare():
-    """Lets programs find the project, and makes the folder of results."""
-    sys.path.insert(0, str(_ROOT))  # For the environments of the tests.
+    """Makes the project importable, and creates the folder of results."""
+    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
     os.environ["PYTHONPATH"] = str(_ROOT)
     os.makedirs(_RESULTS_DIR.value, exist_ok=True)
 

@@ -1,6 +1,6 @@
 """Fine-tunes with this project's scripts, as a user would.
 
-For finetune_quality.py; what finetune_peer.py is for transformers.
+finetune_quality.py uses this module, and finetune_peer.py for transformers.
 """
 
 import json
@@ -17,12 +17,12 @@ _PREDICT_BATCH_SIZE = 64
 
 
 def run(request, name):
-    """Runs a script; returns its answer as the peer's.
+    """Runs a script; returns its answer in the peer's format.
 
     Args:
-      request: What the peer is told, too; its model is a directory, or the
-        flags that choose the weights to begin with.
-      name: Begins the names of the files that are made; all but the log are
+      request: The peer's request; its model is a directory, or the flags that
+        choose the initial weights.
+      name: The prefix of the files that are made. All files but the log are
         removed.
     """
     folder = os.path.abspath(f"{name}.run")
@@ -35,7 +35,7 @@ def run(request, name):
     command = [sys.executable, os.path.join(_ROOT, "run", script)]
     command += [f"--{key}={value}" for key, value in flags.items()]
     threads = str(request["threads"])
-    versions = {"commit": _commit()}  # Of now: it may change meanwhile.
+    versions = {"commit": _commit()}  # Read first: HEAD may change meanwhile.
     start = time.monotonic()
     with open(f"{name}.log", "w", encoding="utf-8") as log:
         subprocess.run(
@@ -61,7 +61,7 @@ def run(request, name):
 
 
 def _commit():
-    """Returns the commit that runs, with a mark where files differ from it."""
+    """Returns the current commit, with a mark if files differ from it."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     return subprocess.run(
         command, check=True, capture_output=True, text=True, cwd=_ROOT
@@ -122,7 +122,7 @@ def _read_labels(request, output_dir):
 
 
 def _write_choices(request, folder):
-    del folder  # The official files are read.
+    del folder  # Nothing is written: the script reads the official files.
     data_dir = request["data_dir"]
     data_dir = {
         "codah": os.path.join(data_dir, "codah", "fold_0"),

@@ -2,12 +2,12 @@
 
     python finetune_peer.py REQUEST.json
 
-It runs in an environment with PyTorch, so nothing here imports the project.
-The request names the model, what `finetune_tasks.Settings` says of the task,
-the examples to train on and those to predict, and where the answer is written.
-Features and answers are made as the examples of transformers make them
-(run_glue.py, run_swag.py, run_ner.py, run_qa.py), batches are padded to their
-longest row, and the matrix products are in bfloat16.
+The program runs in an environment with PyTorch, so it does not import the
+project. The request has the model, the fields of `finetune_tasks.Settings`, the
+training and test examples, and the path of the answer. Features and answers are
+made as in transformers' examples (run_glue.py, run_swag.py, run_ner.py,
+run_qa.py), batches are padded to their longest row, and the matrix products are
+in bfloat16.
 """
 
 import json
@@ -27,7 +27,7 @@ _NUM_LAST_LAYERS = 4
 
 
 class FeatureTagger(torch.nn.Module):
-    """A two-layer BiLSTM on the last four layers of an encoder at rest."""
+    """A two-layer BiLSTM on the last four layers of a frozen encoder."""
 
     def __init__(self, model, num_labels, units):
         super().__init__()
@@ -42,7 +42,7 @@ class FeatureTagger(torch.nn.Module):
         self.classifier = torch.nn.Linear(2 * units, num_labels)
 
     def train(self, mode=True):
-        """Sets the mode of all but the encoder, which has no dropout."""
+        """Sets the mode; the encoder always evaluates, without dropout."""
         super().train(mode)
         self.encoder.eval()
         return self
@@ -79,7 +79,7 @@ class FeatureTagger(torch.nn.Module):
 
 
 def load_tokenizer(request):
-    """Returns the tokenizer, in its own configuration but for the length."""
+    """Returns the tokenizer in its own configuration."""
     return transformers.AutoTokenizer.from_pretrained(request["model"])
 
 
@@ -140,7 +140,7 @@ def make_rows(request, examples, tokenizer, is_training):
     for index, (row, example) in enumerate(zip(rows, examples, strict=True)):
         if request["kind"] == "tagging":
             words = encoded.word_ids(index)
-            # A word's first piece, and where it is.
+            # Each word -> the position of its first token.
             row["first"] = {
                 word: position
                 for position, word in reversed([*enumerate(words)])
@@ -209,8 +209,8 @@ class Training:
         num_warmup_steps = int(num_steps * request["warmup_proportion"])
 
         def factor(step):
-            # The original's schedule; transformers' own has, after the
-            # warm-up, a rate that is higher by a constant factor.
+            # The original's schedule. The schedule of transformers would have a
+            # rate that is higher by a constant factor after the warm-up.
             if step < num_warmup_steps:
                 return step / num_warmup_steps
             return 1 - step / num_steps
@@ -232,9 +232,9 @@ class Training:
 
 
 def shuffle(rows, size, rng):
-    """Yields an epoch's batches; rows of like length go together.
+    """Yields an epoch's batches, each of rows of similar length.
 
-    As the Trainer's group_by_length does: 50 batches at a time are sorted.
+    Like the Trainer's group_by_length, it sorts 50 batches at a time.
     """
     order = rng.permutation(len(rows))
     batches = []
@@ -271,7 +271,7 @@ def train(model, rows, request):
 def predict(
     model, rows, batch_size=_PREDICT_BATCH_SIZE, length=None, by_length=True
 ):
-    """Returns the outputs of each row; rows of like length may go together."""
+    """Returns each row's outputs; `by_length` sorts rows before batching."""
     model.eval()
     outputs = [None] * len(rows)
     order = list(range(len(rows)))
@@ -292,7 +292,7 @@ def predict(
 
 
 def to_predictions(request, examples, rows, outputs):
-    """Returns one prediction an example, as `finetune_tasks` scores them."""
+    """Returns one prediction an example, in the format of `finetune_tasks`."""
     if request["kind"] == "squad":
         return finetune_peer_squad.to_predictions(
             request, examples, rows, outputs
@@ -316,7 +316,7 @@ def to_predictions(request, examples, rows, outputs):
 
 
 def run(request):
-    """Trains and predicts; returns what is written."""
+    """Trains and predicts; returns the contents of the answer."""
     torch.set_num_threads(request["threads"])
     transformers.set_seed(request["seed"])
     tokenizer = load_tokenizer(request)

@@ -1,6 +1,6 @@
-"""SQuAD as transformers' examples do it (run_qa.py and utils_qa.py).
+"""SQuAD features and answers as in transformers' run_qa.py and utils_qa.py.
 
-For finetune_peer.py, in an environment with PyTorch.
+finetune_peer.py uses this module, in an environment with PyTorch.
 """
 
 import numpy as np
@@ -45,7 +45,7 @@ def make_rows(request, examples, tokenizer, is_training):
 
 
 def _find_answer(answer, offsets):
-    """Returns the first and last piece of an answer; [CLS] if not there."""
+    """Returns the first and last token of an answer; [CLS] if not inside."""
     if answer is None:
         return _CLS_INDEX, _CLS_INDEX
     start, end = answer["start"], answer["start"] + len(answer["text"])
@@ -81,7 +81,7 @@ def _predict(example, windows, with_negative):
         null = float(starts[_CLS_INDEX] + ends[_CLS_INDEX])
         null_score = null if null_score is None else min(null, null_score)
         offsets = row["offsets"]
-        # Logits go on over the padding.
+        # Padding has logits, too, so positions without offsets are skipped.
         for start in _largest(starts):
             if start >= len(offsets) or not offsets[start]:
                 continue
@@ -92,11 +92,11 @@ def _predict(example, windows, with_negative):
                     continue
                 score = float(starts[start] + ends[end])
                 candidates.append((score, offsets[start][0], offsets[end][1]))
-    # The first of several that score alike, as a stable sort would have it.
+    # On a tie, the first counts, as with a stable sort.
     best = max(candidates, key=lambda x: x[0], default=None)
     answer = "" if best is None else example["context"][best[1] : best[2]]
     if not with_negative:
         return {"answer": answer}
-    # Whoever has no candidate has no answer.
+    # Without a candidate, the odds must choose "no answer".
     odds = 1e6 if best is None else null_score - best[0]
     return {"answer": answer, "null_odds": odds}

@@ -3,14 +3,14 @@ r"""Fine-tunes MiniLM on many tasks, with this project and with transformers.
   python benchmarks/finetune_quality.py --data_dir=../shared/data
   python benchmarks/finetune_quality.py --report
 
-One task, framework and seed is run at a time, in a process of its own; the
-scores of what is finished are kept in --results_dir, which is part of the
-repository as the whole takes hours, and not run again, unless its settings
-(benchmarks/finetune_tasks.py) have changed. Both start from the same weights
-with a fresh pooler and head, and get the same examples, in other orders. The
-scores are computed here, from the predictions of both, by the official
-evaluators. The last lines are the table: ours should be at most 1 point below,
-or within two standard errors of the difference.
+One task, framework and seed runs at a time, in its own process. Scores of
+finished runs are kept in --results_dir, which is part of the repository because
+all runs take hours. A finished run is repeated only if its settings
+(benchmarks/finetune_tasks.py) have changed. Both frameworks start from the same
+weights with a fresh pooler and head, and get the same examples, in other
+orders. The official evaluators score the predictions of both here. The last
+lines are the table: our score should be at most 1 point below, or within two
+standard errors of the difference.
 """
 
 import json
@@ -54,7 +54,7 @@ _REPORT = flags.DEFINE_bool(
     "report", False, "Whether to only show what is finished."
 )
 
-# Ours may be so many points below, or standard errors of the difference.
+# Our score may be lower by this many points, or by this many standard errors.
 _POINTS = 1.0
 _STANDARD_ERRORS = 2.0
 
@@ -136,7 +136,7 @@ def _run(task, framework, seed):
     answer = _RUNNERS[framework](request, name)
     predictions = answer.pop("predictions")
     _write_json(f"{name}.predictions.json", predictions)
-    # With the paths of this machine, so it does not go into the repository.
+    # The command has paths of this machine, so it stays out of the repository.
     _write_json(f"{name}.command.json", answer.pop("command", None))
     result = {
         "scores": finetune_tasks.score(task, data, predictions),
@@ -150,7 +150,7 @@ def _run(task, framework, seed):
 
 
 def _plan():
-    """Yields what is to be done: the first seed of every task first."""
+    """Yields the runs to do: the first seed of every task, then the second."""
     for seed in map(int, _SEEDS.value or range(1, 6)):
         for task in _TASKS.value:
             if _SEEDS.value or seed <= finetune_tasks.TASKS[task].seeds:
@@ -211,7 +211,7 @@ def _report():
 
 def main(argv):
     del argv
-    sys.path.insert(0, str(_ROOT))  # For the environments of the tests.
+    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
     for folder in (_OUTPUT_DIR.value, _RESULTS_DIR.value):
         os.makedirs(folder, exist_ok=True)
     failures = []
@@ -222,7 +222,7 @@ def main(argv):
         try:
             result = _run(task, framework, seed)
         except subprocess.CalledProcessError as error:
-            # The others are still worth their hours.
+            # One failed run must not end all others, which take hours.
             failures.append(f"{task} {framework} {seed}: {error}")
             print(failures[-1], flush=True)
             continue

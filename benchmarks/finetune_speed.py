@@ -4,16 +4,16 @@ r"""Times fine-tuning and prediction against transformers, turn by turn.
       --data_file=../shared/data/qnli/train_part.tsv.gz \
       --columns=question,sentence,label
 
-Both classify the same texts, of the lengths that the file has, with a BERT of
-the given size and random weights: dropout on, AdamW, bfloat16 products, batches
-of 32. The ways take turns, so that all see the machine in the same state: this
-project's, whose batches have texts of like length and compute no padding where
-the scripts would not; transformers' with batches in the order of the data that
-are padded to their longest text; and both with every text padded to 128 pieces,
-as the original and the usual scripts for GLUE do. In prediction a fifth way
-sorts transformers' rows by length, which it does not do by itself. Rates are in
-real pieces a second, padding left out; features are made beforehand. The last
-line is the median ratios, this project's rate / the others'.
+Both classify the texts of the file with a BERT of the given size and random
+weights: dropout on, AdamW, bfloat16 products, batches of 32. The ways take
+turns, so that the machine is in the same state for all. This project's batches
+have texts of similar length, and compute no padding where the scripts would
+not. transformers' batches are in the order of the data, padded to their longest
+text. Two more ways pad every text to 128 tokens in both, as the original and
+the usual scripts for GLUE do. In prediction, a fifth way sorts transformers'
+rows by length, which it does not do by itself. Rates are tokens a second
+without padding; features are made beforehand. The last line has the median
+ratios, this project's rate / the other rates.
 """
 
 import json
@@ -61,7 +61,7 @@ _PREDICTION_WAYS = (*_WAYS, ("transformers", _SORTED))
 
 
 def _start(folder):
-    """Returns for training and prediction the servers by name."""
+    """Returns the servers by name, for training and for prediction."""
     from bert_tf.distribute import packed_weights
     from tests.support import environments
     from tests.support import minilm
@@ -96,7 +96,7 @@ def _start(folder):
         "finetune_speed_peer.py",
         environments.clean_environment(),
     )
-    # As run/predict.py does in bfloat16.
+    # run/predict.py packs weights in bfloat16, so this process does, too.
     packing = start_ours(**{packed_weights.VARIABLE: "1"})
     return {
         "train": {_OURS: start_ours(), "transformers": peer},
@@ -114,7 +114,7 @@ def _measure(servers, doing):
     rates = {_name(*way): [] for way in ways}
     # Turn -1 is for compilation and caches.
     for turn in range(-1, _ROUNDS.value):
-        # Who goes first changes, in case the turn before leaves heat behind.
+        # The order alternates, in case a turn heats the CPU for the next.
         for framework, way in ways[:: -1 if turn % 2 else 1]:
             answer = servers[framework].ask(do=doing, way=way, turn=turn)
             if turn >= 0:
@@ -141,7 +141,7 @@ def _ratios(rates):
 
 def main(argv):
     del argv
-    sys.path.insert(0, str(_ROOT))  # For the environments of the tests.
+    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
     with tempfile.TemporaryDirectory() as folder:
         servers = _start(folder)
         lines = []

@@ -2,8 +2,8 @@
 
     python finetune_speed_ours.py SETTINGS
 
-It trains as run/finetune_classifier.py does, and predicts as run/predict.py
-does. Lines of JSON come in and go out.
+It trains like run/finetune_classifier.py, and predicts like run/predict.py. It
+reads requests and writes answers as lines of JSON.
 """
 
 import itertools
@@ -15,7 +15,7 @@ import time
 import turns
 
 _SEED = 1
-# A turn's batches are chosen from so many, which a run would make at once.
+# A turn's batches are chosen from this many, which a real run plans at once.
 _PLANNED_BATCHES = 50
 
 
@@ -93,7 +93,7 @@ class _Training(_Work):
         )
 
     def run(self, way, turn):
-        """Returns seconds, and pieces without padding."""
+        """Returns seconds, and the number of tokens without padding."""
         padded = way == "padded"
         plan = self._warm_up(padded) if turn < 0 else self._plan(padded, turn)
         unpad = not padded and self._unpads()
@@ -105,7 +105,7 @@ class _Training(_Work):
         return int(sum(lengths[batch.indices].sum() for batch in plan))
 
     def _warm_up(self, padded):
-        """Returns batches of the fewest and the most pieces of each length."""
+        """Returns each length's batches of the fewest and the most tokens."""
         import numpy as np
 
         from bert_tf.data import length_buckets
@@ -127,8 +127,8 @@ class _Training(_Work):
     def _plan(self, padded, turn):
         """Returns a turn's batches."""
         plan = self._run_plan(padded, turn)
-        # Evenly from short to long, so that a turn has of each what the whole
-        # run has.
+        # Chosen evenly from short to long, so that a turn has the lengths of a
+        # whole run.
         plan.sort(key=lambda batch: batch.length)
         return [
             plan[(2 * i + 1) * len(plan) // (2 * self._count)]
@@ -148,7 +148,7 @@ class _Training(_Work):
         )
 
     def _unpads(self):
-        """Returns what --unpad=auto chooses."""
+        """Returns the choice of --unpad=auto."""
         from bert_tf.training import unpad as unpadding
 
         plan = self._run_plan(padded=False)
@@ -210,7 +210,7 @@ class _Prediction(_Work):
         )
 
     def run(self, way, turn):
-        """Returns seconds, and pieces without padding."""
+        """Returns seconds, and the number of tokens without padding."""
         import numpy as np
 
         padded = way == "padded"

@@ -2,7 +2,7 @@
 
     python finetune_speed_peer.py SETTINGS
 
-Lines of JSON come in and go out.
+It reads requests and writes answers as lines of JSON.
 """
 
 import json
@@ -25,7 +25,7 @@ _REQUEST = {
 
 
 class _Work:
-    """The model, and batches to train on and rows to predict."""
+    """The model, its rows, and the steps and predictions to time."""
 
     def __init__(self, settings):
         with open(settings["examples_file"], encoding="utf-8") as file:
@@ -50,7 +50,7 @@ class _Work:
         )
 
     def run(self, do, way, turn):
-        """Returns seconds, and pieces without padding."""
+        """Returns seconds, and the number of tokens without padding."""
         size = self._settings["batch_size"]
         length = self._settings["max_seq_length"] if way == "padded" else None
         rng = np.random.default_rng(turn + 1)

@@ -1,7 +1,7 @@
 """Settings, data and scores of the tasks of finetune_quality.py.
 
-The files are read here and not by the library, so that an error of its
-readers would be seen in the comparison.
+This module reads the files without the library, so that an error in the
+library's readers would show in the comparison.
 """
 
 import csv
@@ -13,33 +13,34 @@ from collections.abc import Callable
 from typing import Any
 from typing import Literal
 
-# Every fifth document of wikigold, which has no split, is tested on.
+# Wikigold has no split, so every fifth document is the test set.
 _WIKIGOLD_FOLDS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a task is trained, in every framework.
+    """Settings to train a task, in every framework.
 
-    AdamW with decoupled weight decay but for biases and LayerNorm, gradients
-    clipped to a norm of 1, linear warm-up and linear decay to 0, dropout 0.1.
+    Both use AdamW with decoupled weight decay except for biases and LayerNorm,
+    clip gradients to a norm of 1, and have dropout 0.1. The learning rate warms
+    up linearly and decays linearly to 0.
 
     Attributes:
-      kind: What the examples are.
-      read: Data folder to a `Data`.
-      seeds: How many: 5 where fewer than 2,000 examples are tested, and
-        for SQuAD 1.1, whose runs differ most.
-      max_seq_length: In pieces.
-      doc_stride: Pieces between windows of a paragraph.
+      kind: The kind of the examples.
+      read: Returns the `Data` from the data folder.
+      seeds: Number of seeds: 5 for test sets below 2,000 examples, and for
+        SQuAD 1.1, whose runs differ most.
+      max_seq_length: In tokens.
+      doc_stride: Tokens between starts of windows; in transformers, overlap.
       with_negative: Whether questions may have no answer.
-      approach: Of taggers, as in section 5.3 of the paper.
+      approach: A tagger's approach, as in section 5.3 of the paper.
       lstm_units: In each direction.
       train_batch_size: Examples a step.
-      learning_rate: The highest.
-      num_train_epochs: Times through the data.
-      warmup_proportion: Part of the steps.
-      weight_decay: See above.
-      epsilon: Of AdamW.
+      learning_rate: The peak.
+      num_train_epochs: Passes over the data.
+      warmup_proportion: Share of the steps.
+      weight_decay: As above.
+      epsilon: AdamW's epsilon.
     """
 
     kind: Literal["classification", "choice", "tagging", "squad"]
@@ -58,7 +59,7 @@ class Settings:
     epsilon: float = 1e-8
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what both frameworks are told."""
+        """Returns the fields that both frameworks get."""
         values = dataclasses.asdict(self)
         return {k: v for k, v in values.items() if k not in ("read", "seeds")}
 
@@ -67,16 +68,16 @@ class Settings:
 class Data:
     """The examples of a task, as objects of JSON.
 
-    Classification has `text`, `text_pair` (or None) and `label`; choice
-    `choices`, a list of such texts, and `label`, the index of the right one;
-    tagging `words` and `tags` in IOB2; SQuAD `id`, `question`, `context` and
-    `answer`, {"start", "text"} or None.
+    Classification has `text`, `text_pair` (or None) and `label`. Choice has
+    `choices`, each with `text` and `text_pair`, and `label`, the index of the
+    correct choice. Tagging has `words` and `tags` in IOB2. SQuAD has `id`,
+    `question`, `context` and `answer`, {"start", "text"} or None.
 
     Attributes:
-      train: What is learnt.
-      test: What is predicted.
+      train: Training examples.
+      test: Test examples.
       labels: All labels, in the order of their ids.
-      dataset: Of SQuAD, the official file's "data".
+      dataset: "data" of SQuAD's official file; None for other tasks.
     """
 
     train: list[dict[str, Any]]
@@ -152,9 +153,9 @@ def _read_codah(folder):
 
 
 def _read_comve(columns, first_column, right_column):
-    """Returns a reader; the order of the choices is the columns' own.
+    """Returns a reader; the choices are in the order of the columns.
 
-    Each choice is scored by itself, so the order tells a model nothing.
+    A model scores each choice separately, so it cannot learn the order.
     """
 
     def read(folder):
@@ -192,7 +193,7 @@ def _read_columns(file):
         fields = line.split()
         if fields and fields[0] != "-DOCSTART-":
             tag = fields[-1]
-            # In IOB1 an entity begins with I- but behind one of its type.
+            # In IOB1 an entity begins with I-, unless one of its type precedes.
             previous = tags[-1] if tags else "O"
             if tag[0] == "I" and previous[1:] != tag[1:]:
                 tag = f"B{tag[1:]}"
@@ -280,7 +281,7 @@ _FEATURE_BASED = {
     "approach": "feature_based",
     "learning_rate": 1e-3,
 }
-# Chosen by what is usual, once, and not by trying. Cheap ones first.
+# Usual values, chosen once and never tuned. Cheap tasks come first.
 TASKS = {
     "codah": Settings(
         kind="choice",
@@ -361,9 +362,9 @@ def score(task: str, data: Data, predictions: Any) -> dict[str, float]:
 
     Args:
       task: A key of `TASKS`.
-      data: What its `read` returned.
-      predictions: One for each of `data.test`: a label, the index of a choice,
-        or the tags of a sentence; of SQuAD, id to {"answer", "null_odds"}.
+      data: The `Data` that the task's `read` returned.
+      predictions: For each example of `data.test` a label, the index of a
+        choice, or a sentence's tags; for SQuAD, id -> {"answer", "null_odds"}.
     """
     settings = TASKS[task]
     if settings.kind == "squad":
@@ -400,8 +401,7 @@ def _score_squad(data, predictions, with_negative):
             "f1": 100 * scores["final_f1"],
         }
     odds = {key: x["null_odds"] for key, x in predictions.items()}
-    # With the threshold that is best on the same questions, in both
-    # frameworks: few of the training part's questions have no answer, and half
-    # of the others.
+    # Both get the best threshold for these questions. Half of these have no
+    # answer, but few training questions, so a threshold from those would fail.
     scores = squad_evaluate_v2_0.evaluate(data.dataset, answers, odds)
     return {"exact": scores["final_exact"], "f1": scores["final_f1"]}

@@ -12,12 +12,12 @@ A path leads from `pip install` to a first answer:
   the file's interpreter.
 - notebook: the same rows, cell by cell in one process.
 
-benchmarks/first_minutes/FRAMEWORK/PATH/ holds everything that is typed: the
-commands and the files that a user writes by hand. Lines have at most 80
-columns; blank lines and comments do not count, and the lines of a wrapped
-command do. All start from the same MiniLM and have the same rows, epochs, batch
-size, peak learning rate and lengths. Each framework has a fresh environment,
-whose installation is timed once; what a path installs on top is timed with it.
+benchmarks/first_minutes/FRAMEWORK/PATH/ has everything that a user types: the
+commands and the files written by hand. Lines have at most 80 columns. Blank
+lines and comments do not count, and each line of a wrapped command counts. All
+paths start from the same MiniLM and have the same rows, epochs, batch size,
+peak learning rate and lengths. Each framework has a fresh environment, and its
+installation is timed once. A path's further installations count for the path.
 
 A finished path is kept in --output_file and not run again unless its files have
 changed; --report only prints the table.
@@ -44,7 +44,7 @@ from absl import flags
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _TRANSCRIPTS = pathlib.Path(__file__).resolve().with_suffix("")
 
-# A path that installs more comes last.
+# "phone" comes last, because it installs more into the shared environment.
 _ALL_PATHS = ("table", "pretraining", "notebook", "phone")
 _ALL_FRAMEWORKS = ("bert_tf", "transformers", "keras_hub")
 
@@ -75,9 +75,9 @@ _SECONDS_AT_MOST = 900
 # Servers of the transcripts listen here.
 _PORTS = (8000, 8500, 8501)
 
-# Prints a line with the time where a transcript has `# -- PHASE`; a server's
-# answer may have no new line at its end. A user would wait for the server to
-# start; curl does here.
+# Prints the time at each `# -- PHASE` of a transcript, on a new line, because a
+# server's answer may not end its line. curl waits until the server has started,
+# as a user would.
 _PRELUDE = """
 set -e
 phase() { printf "\\n== %s %s\\n" "$1" "$(date +%s.%N)"; }
@@ -116,14 +116,14 @@ def _lines(path):
 
 
 def _files(framework, path):
-    """Returns the files of a path that a user writes by hand, and the typed."""
+    """Returns a path's files written by hand, and the file of commands."""
     files = sorted((_TRANSCRIPTS / framework / path).iterdir())
     typed = [x for x in files if x.name in ("commands.sh", "notebook.py")]
     return [x for x in files if x not in typed], typed[0]
 
 
 def _hash(framework, path):
-    """Returns a hash of all that is typed and written on a path."""
+    """Returns a hash of all commands and files of a path."""
     by_hand, typed = _files(framework, path)
     install = _TRANSCRIPTS / framework / "install.sh"
     contents = [x.read_bytes() for x in (install, typed, *by_hand)]
@@ -169,7 +169,7 @@ def make_data(folder):
 
 
 def environment_variables(environment, caches):
-    """Returns the variables of a program: its environment, empty caches."""
+    """Returns a program's environment variables, with empty caches."""
     from tests.support import environments
 
     return environments.clean_environment() | {
@@ -185,7 +185,7 @@ def environment_variables(environment, caches):
 
 
 def _end_group(group):
-    """Ends all processes of a group, such as a server left by a script."""
+    """Ends all processes of a group, such as a script's running server."""
     try:
         os.killpg(group, signal.SIGTERM)
         for _ in range(100):
@@ -193,11 +193,11 @@ def _end_group(group):
             os.killpg(group, 0)
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # Nothing is left.
+        pass  # All processes of the group have ended.
 
 
 def _run(command, folder, variables, name):
-    """Runs a program and what it starts; returns both its outputs.
+    """Runs a program and its children; returns stdout and stderr.
 
     Raises:
       RuntimeError: If it fails or takes too long.
@@ -246,7 +246,7 @@ def _check_ports():
 
 
 def _measure(framework, path, folder, data):
-    """Walks a path once; returns seconds, megabytes, answer and accuracy."""
+    """Runs a path once; returns seconds, megabytes, answer and accuracy."""
     _check_ports()
     by_hand, typed = _files(framework, path)
     walk = folder / path
@@ -266,7 +266,7 @@ def _measure(framework, path, folder, data):
         command = ["python", program, str(typed)]
     environment = folder / "environment"
     variables = environment_variables(environment, caches)
-    # The executable is looked up in this program's PATH, not in the child's.
+    # Popen would search this program's PATH, not the child's.
     command[0] = shutil.which(command[0], path=variables["PATH"])
     start = time.time()
     stdout, stderr = _run(command, walk, variables, path)
@@ -285,13 +285,13 @@ def _measure(framework, path, folder, data):
 
 
 def _needs_more(framework, path):
-    """Returns whether a path installs more than its framework does."""
+    """Returns True if a path installs packages itself."""
     _, typed = _files(framework, path)
     return "pip install" in typed.read_text(encoding="utf-8")
 
 
 def _run_framework(framework, results, failures):
-    """Measures what is not finished of a framework's paths."""
+    """Measures a framework's unfinished paths."""
     todo = [
         path
         for path in _ALL_PATHS
@@ -317,7 +317,7 @@ def _run_framework(framework, results, failures):
         try:
             result = _measure(framework, path, folder, data)
         except RuntimeError as error:
-            # The others are still worth their minutes.
+            # One failed path must not end all other paths.
             failures.append(f"{framework} {error}")
             print(failures[-1], flush=True)
             continue
@@ -359,7 +359,7 @@ def _report(results):
 
 def main(argv):
     del argv
-    sys.path.insert(0, str(_ROOT))  # For the environments of the tests.
+    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
     os.makedirs(
         os.path.dirname(os.path.abspath(_OUTPUT_FILE.value)), exist_ok=True
     )

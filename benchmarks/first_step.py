@@ -3,13 +3,13 @@ r"""Times the first training step and the first prediction of a new process.
   python benchmarks/first_step.py
 
 benchmarks/first_step/FRAMEWORK.py loads MiniLM as a classifier and either takes
-one step on 16 texts or predicts one text. Here, transformers and KerasHub run
-it in turns, in the environments of benchmarks/first_minutes.py, which are made
-if they are missing. --python runs this project's programs in another
-environment, such as .venv/bin/python. The medians of --rounds processes are
-printed: seconds of importing and loading, and from there to the end of the step
-or prediction; in parentheses, processor seconds of the whole process, which
-depend less on what else runs.
+one step on 16 texts or predicts one text. bert_tf, transformers and KerasHub
+run it in turns, in the environments of benchmarks/first_minutes.py, which are
+made if they are missing. --python runs this project's programs in another
+environment, such as .venv/bin/python. The output has medians of --rounds
+processes: seconds of importing and loading, and of the step or prediction after
+that. In parentheses are processor seconds of the whole process, which depend
+less on other programs.
 """
 
 import json
@@ -51,7 +51,7 @@ def _measure(framework, what):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.time()
     result = subprocess.run(
-        # The programs have the names of what they import.
+        # -P: a program is named like the package that it imports.
         [python, "-P", _PROGRAMS / f"{framework}.py", what],
         cwd=folder / "data",
         env=variables,
@@ -83,7 +83,7 @@ def main(argv):
             first_minutes.make_data(data)
     runs = {(f, what): [] for what in _WHAT for f in frameworks}
     for number in range(_ROUNDS.value):
-        # Each is the first of a round equally often.
+        # Rotate, so that each framework is the first equally often.
         first = number % len(frameworks)
         for framework in frameworks[first:] + frameworks[:first]:
             for what in _WHAT:

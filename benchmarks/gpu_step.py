@@ -4,10 +4,10 @@ r"""Times pretraining steps on a GPU: tokens/s and the share of its peak.
   python benchmarks/gpu_step.py --size=large --batch_size=56 --xla=on,off
 
 The steps of each value of --xla take turns in one process, on one batch, with
-dropout, clipping and the update. The share counts matrix products only, three
-times those of the forward pass (`tools/scaling_table.py`); a sequence counts
-with its padding, as in published numbers. Without a GPU it times the CPU, of
-which no peak is known unless --peak gives it.
+dropout, clipping and the update. The share counts only matrix products, three
+times the forward pass's number (`tools/scaling_table.py`). A sequence
+counts with its padding, as in published numbers. Without a GPU, the CPU is
+timed; its peak is unknown unless --peak gives it.
 """
 
 import os
@@ -53,7 +53,7 @@ def peak_of(name: str, precision: str) -> float | None:
     if precision == "float32":
         return None
     found = [model for model in _PEAKS if model in name]
-    # "NVIDIA L40S" has "L4" in it, too.
+    # The longest match: "NVIDIA L40S" has "L4" in it, too.
     return _PEAKS[max(found, key=len)] if found else None
 
 
@@ -95,7 +95,7 @@ def main(argv):
     for _ in range(_ROUNDS.value):
         for xla, (step, iterator) in runs.items():
             begin = time.perf_counter()
-            step.run(iterator, _STEPS.value)  # Reads the metrics at its end.
+            step.run(iterator, _STEPS.value)  # Waits for the last metrics.
             seconds = time.perf_counter() - begin
             times[xla].append(seconds / _STEPS.value)
     for xla, seconds in times.items():

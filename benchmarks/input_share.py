@@ -3,10 +3,10 @@ r"""Times pretraining steps with real input and with the same batch each time.
   python benchmarks/input_share.py --model=base --steps=5
   python benchmarks/input_share.py --model=tiny --steps=50
 
-Both train the same model and take turns; one reads made-up records (or those
-of --input_file) as run/pretrain.py does, the other has one batch in memory.
-What the input has made ahead in the other's turn is little beside a turn; to be
-sure, the input is also read alone, and its processor time given as a share of a
+Both train the same model and take turns. One reads made-up records (or the
+records of --input_file) like run/pretrain.py, the other has one batch in
+memory. The input prepares only a few batches in the other's turn. To be sure,
+the input is also read alone, and its processor time is printed as a share of a
 step's. The last line is the median ratio of a step's time, real / same batch.
 """
 
@@ -36,7 +36,7 @@ _BATCHES_ALONE = 200
 
 
 def _build(config):
-    """Returns the training step, and what makes an iterator of either input."""
+    """Returns the training step, the iterators by input, and the reader."""
     import tensorflow as tf
 
     from bert_tf.distribute import batches as batches_lib
@@ -89,7 +89,7 @@ def _measure(config):
         training.run(iterator, 2)
     seconds = {name: [] for name in iterators}
     for pair in range(_PAIRS.value):
-        # Who goes first changes, in case the turn before leaves heat behind.
+        # The order alternates, in case a turn heats the CPU for the next.
         for name in sorted(iterators, reverse=bool(pair % 2)):
             start = time.perf_counter()
             training.run(iterators[name], _STEPS.value)

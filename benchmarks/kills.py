@@ -1,16 +1,16 @@
-r"""Kills every script that writes (kill -9) at random, and compares the files.
+r"""Kills all scripts that write files, at random, and compares their files.
 
   python benchmarks/kills.py --kills=60 --folder=kills
 
-Each script runs once undisturbed, on what the scripts before it made of a small
-made-up text. Then it runs again, is killed at a random moment, is started
-again, and so on; at the end it runs undisturbed. All its files must have the
-same bytes as those of the first run, and no other may be left. What has times
-or speeds in it is compared without them: see `_normalize`. The last line says
-whether all went well; if not, the script ends with 1.
+Each script runs once undisturbed, on files that earlier scripts made from a
+small made-up text. Then it is started and killed (kill -9) at random moments,
+again and again; at the end it runs undisturbed. All its files must have the
+same bytes as in the first run, and no other file may remain. Times and speeds
+in files are not compared: see `_normalize`. The last line counts the
+differences; the exit status is 1 if there are any.
 
-Scripts that are done are in `kills.json` of the folder, and are skipped when
-the same command is started again.
+`kills.json` in the folder lists finished scripts, so the same command skips
+them when it is started again.
 """
 
 import csv
@@ -36,11 +36,11 @@ _SEED = flags.DEFINE_integer("seed", 1, "Of the moments.")
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _TIMEOUT_SECONDS = 1800
-# Shares of the undisturbed run's time, between which a kill may come.
+# A kill comes between these shares of the undisturbed run's time.
 _FROM, _TO = 0.2, 0.9
-# Starts that may end before their kill.
+# Maximum number of starts for a kill; a start may end before its kill.
 _MAX_MISSED = 5
-# Values of JSON whose name has a time or speed, durations, and dates.
+# Times that differ in every run: JSON values, durations and dates.
 _TIMES = re.compile(
     r'"\w*(?:per_second|seconds|_ms|time)\w*": [^,}\n]*'
     r"|\d+(?:\.\d+)? (?:ms|s|seconds)\b"
@@ -231,9 +231,9 @@ def _run_undisturbed(words, log):
 
 
 def _run_killed(words, log, seconds, out):
-    """Returns whether a script was killed before it ended.
+    """Returns True if a script was killed before it ended.
 
-    A start that ends before its kill begins anew.
+    If a start ends before its kill, its files are deleted and it is repeated.
     """
     for _ in range(_MAX_MISSED):
         process = _start(words, log)
@@ -260,9 +260,9 @@ def _contents(folder):
 
 
 def _is_unlike(name):
-    """Returns whether a file differs between two undisturbed runs, too."""
+    """Returns True if a file also differs between two undisturbed runs."""
     # TensorBoard's events and an export's card have times, curves have speeds,
-    # logs all that a start has logged, as the list of written files; the
+    # and logs and the list of written files depend on each start. The
     # fingerprint is random, and hashes are of files with times.
     return "events.out" in name or name.endswith(
         (
@@ -281,13 +281,13 @@ def _normalize(name, contents):
     """Returns the contents of a file without times and speeds."""
     if name.endswith((".jsonl", ".json", ".md", ".txt")):
         return _TIMES.sub("", contents.decode()).encode()
-    if name.endswith("/checkpoint"):  # It has the times of its checkpoints.
+    if name.endswith("/checkpoint"):  # Has the times of the checkpoints.
         return re.sub(rb"\w*timestamps?: .*", b"", contents)
     return contents
 
 
 def _compare(expected, found):
-    """Returns a sentence about each difference."""
+    """Returns a line for each difference."""
     names = sorted(expected.keys() | found.keys())
     return [
         f"{name}: "
@@ -308,7 +308,7 @@ def _check(name, num_kills, made):
     out = made / name
     words = _command(name, made)
     log = made / f"{name}.log"
-    shutil.rmtree(out, ignore_errors=True)  # Of a call that was ended.
+    shutil.rmtree(out, ignore_errors=True)  # An earlier call may have ended.
     out.mkdir()
     seconds, status = _run_undisturbed(words, log)
     if status:
@@ -322,7 +322,7 @@ def _check(name, num_kills, made):
             kills += _run_killed(words, log, seconds, out)
         _, status = _run_undisturbed(words, log)
     differences = _compare(expected, _contents(out))
-    # What was killed after its last rename is refused, as it is there already.
+    # A kill after the last rename leaves all files, so the restart refuses.
     if status and not re.search(
         "already|never overwritten", log.read_text()[-500:]
     ):
@@ -350,7 +350,7 @@ def main(argv):
         if not done:
             _write_inputs(made)
         needed = {*chosen}
-        for name in reversed(names):  # What it reads is made before it.
+        for name in reversed(names):  # A script reads earlier scripts' files.
             if name in needed:
                 words = _COMMANDS[name]
                 needed |= {x for x in names if f"{{made}}/{x}/" in words}

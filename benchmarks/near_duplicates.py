@@ -3,16 +3,16 @@ r"""Finds planted duplicates in real text; measures the memory of the search.
   python benchmarks/near_duplicates.py --experiment=planted
   python benchmarks/near_duplicates.py --experiment=memory --documents=1000000
 
-`planted` takes the first words of real articles, adds changed copies of each at
-several distances, and prints for each threshold the share of the copies that
-are found. A copy is missed if it stays although the similarity of its 5-word
-sequences with the original, computed exactly, is at least the threshold; it is
-false if it is dropped although that similarity is below, or if it is no copy.
+`planted` takes the first words of real articles and adds copies with several
+kinds of changes. For each threshold, it prints the share of found copies. The
+similarity of copy and original is computed exactly, from 5-word sequences. A
+copy is missed if it stays at a similarity of at least the threshold. A dropped
+document is false if it is below the threshold, or no copy.
 
-`memory` searches synthetic signatures, of which every tenth is a copy of an
-earlier one with a tenth of its values changed. They are mapped from a file, as
-those of a corpus are. It prints the most memory of the process by its kind:
-pages of mapped files are given back to the system when it needs them.
+`memory` searches synthetic signatures; every tenth is a copy of an earlier one
+with a tenth of its values changed. They are mapped from a file, like a corpus's
+signatures. It prints the peak memory of the process by kind, because the system
+can take back the pages of mapped files.
 """
 
 import gzip
@@ -113,7 +113,7 @@ def _find_planted(folder):
         chosen = generator.choice(len(originals), _COPIES.value, replace=False)
         texts += [" ".join(change(originals[i])) for i in chosen]
         sources += chosen.tolist()
-    # Each with its own original alone, whatever else is similar to it.
+    # A copy is compared only with its original, not with other similar texts.
     similarities = np.zeros(len(sources))
     for number, source in enumerate(sources):
         one = _shingles(texts[source])
@@ -158,7 +158,7 @@ def _find_planted(folder):
 
 
 def _write_signatures(path, count):
-    """Writes signatures, of which every tenth is a changed copy."""
+    """Writes signatures; every tenth is a changed copy of an earlier one."""
     generator = np.random.default_rng(_SEED)
     block = 1 << 16
     with open(path, "wb") as file:
@@ -174,7 +174,7 @@ def _write_signatures(path, count):
 
 
 def _memory():
-    """Returns this process's memory in MiB: its own, and of mapped files."""
+    """Returns this process's memory in MiB: anonymous, and of mapped files."""
     with open("/proc/self/status", encoding="utf-8") as file:
         rows = dict(line.split(":", 1) for line in file)
     return [int(rows[x].split()[0]) / 1024 for x in ("RssAnon", "RssFile")]

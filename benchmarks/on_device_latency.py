@@ -2,15 +2,15 @@ r"""Times .tflite files and other engines on ids of one length, turn by turn.
 
   python benchmarks/on_device_latency.py --size=base --threads=2
 
-All compute the probabilities of two labels of one row of ids, with a BERT of
-the given size and random weights, in a shape that they know before:
+All compute the probabilities of two labels for one row of ids, with a BERT of
+the given size and random weights, in a shape that is fixed before:
 
 - bert_tf: what export/tflite.py writes, run by LiteRT.
 - onnxruntime and openvino: transformers' model as ONNX.
 
-Each way has a process of its own, and they take turns. The table has the
-median and the 99th percentile of the latency in milliseconds; the last lines
-the median ratios of the others' latency to that of bert_tf.
+Each engine has its own process, and the engines take turns. The table has the
+median and the 99th percentile of the latency in milliseconds. The last lines
+have the median ratios of the other engines' latency to bert_tf's.
 """
 
 import json
@@ -35,7 +35,7 @@ _ROUNDS = flags.DEFINE_integer("rounds", 10, "Turns of each way.")
 _CALLS = flags.DEFINE_integer("calls", 20, "Calls in a turn.")
 
 _OURS = "bert_tf"
-# Who writes the ONNX file comes first; it is not timed.
+# transformers starts first and writes the ONNX file; it is not timed.
 _WRITER = "transformers"
 _WAYS = {
     _OURS: ("none", "float16", "dynamic"),
@@ -53,7 +53,7 @@ _PEERS = (
 
 
 def _make_files(folder):
-    """Writes what LiteRT runs; returns quantization to file."""
+    """Writes LiteRT's files; returns a dict from quantization to file."""
     from bert_tf.checkpoints import formats
     from bert_tf.checkpoints import model_directory
     from bert_tf.config import BertConfig
@@ -134,7 +134,7 @@ def _start(folder):
 
 
 def _measure(servers):
-    """Returns (framework, precision) to the seconds of each turn's calls."""
+    """Returns (framework, precision) -> the seconds of each turn's calls."""
     ways = [(x, y) for x in _WAYS for y in _WAYS[x]]
     seconds = {way: [] for way in ways}
     # Turn -1 is for compilation and caches.
@@ -166,7 +166,7 @@ def _report(seconds):
 
 def main(argv):
     del argv
-    sys.path.insert(0, str(_ROOT))  # For the environments of the tests.
+    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
     print(
         f"{_SIZE.value}, {_LENGTH.value} pieces, {_THREADS.value} threads, "
         f"load {os.getloadavg()[0]:.1f}"

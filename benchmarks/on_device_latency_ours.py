@@ -2,7 +2,7 @@
 
     python on_device_latency_ours.py SETTINGS
 
-LiteRT runs the files, and TensorFlow is not loaded.
+LiteRT runs the files, without TensorFlow.
 """
 
 import json

@@ -2,7 +2,7 @@
 
     python on_device_latency_peer.py SETTINGS
 
-It runs in an environment with these, so nothing here imports the project.
+It runs in an environment with these engines, so it does not import the project.
 """
 
 import json

@@ -5,13 +5,13 @@ r"""Trains MiniLM further on novels: perplexity, and the author of a paragraph.
 
 The rows are MiniLM (6 layers, width 384) with a new masked-LM head and a frozen
 encoder, MiniLM trained further at two rates, and the same network from random
-weights; of equal steps and batches. Each is scored on novels that are in no
-training text. The first two are fine-tuned with three seeds to name the author
-of a paragraph. That is tested on every fifth chapter of each novel, which is in
-no training text either.
+weights; all have equal steps and batches. Each is scored on novels that are in
+no training text. The first two are fine-tuned with three seeds to name the
+author of a paragraph. The test is every fifth chapter of each novel; these
+chapters are in no training text either.
 
-Killed runs resume, and what is finished stands in --results_dir, a part of the
-repository, and is not run again. Time is the processor's, since the last start.
+Killed runs resume. Finished results are in --results_dir, a part of the
+repository, and are not run again. Time is processor time since the last start.
 """
 
 import collections
@@ -46,7 +46,7 @@ _REPORT = flags.DEFINE_bool("report", False, "Print what is finished alone.")
 _LENGTH, _BATCH = 64, 32
 _FROZEN, _FURTHER = "MiniLM, frozen", "MiniLM, trained further"
 _SCRATCH, _HIGHER = "from scratch", "MiniLM, at a higher rate"
-# Row to peak rate.
+# Peak learning rate by row.
 _ROWS = {
     _FROZEN: 5e-3,
     _FURTHER: 1e-4,
@@ -54,15 +54,15 @@ _ROWS = {
     _HIGHER: 5e-4,
 }
 _SEEDS = 3
-# Every so many chapters of a novel one is for the test.
+# Every fifth chapter of a novel is for the test.
 _FOLDS = 5
-# Novels of fewer chapters are text to train on, and no label.
+# Novels with fewer chapters are only training text, and no label.
 _MIN_CHAPTERS = 10
 _MIN_WORDS = 30
-# Paragraphs of an author.
+# Maximum number of paragraphs of an author.
 _MAX_TRAIN, _MAX_TEST = 40, 50
 
-# The corpus names no novel: how the text of each begins, in its order.
+# The corpus has no titles, so a novel is found by its first words, in order.
 _NOVELS = {
     "Alice was beginning to get": "Carroll",
     "It is a truth universally": "Austen",
@@ -147,7 +147,7 @@ def _split():
 
 
 def _prepare():
-    """Writes text, rows, records and MiniLM; those there are kept."""
+    """Writes text and rows, and, unless they exist, records and MiniLM."""
     from tests.support import minilm
 
     os.makedirs(_path(), exist_ok=True)
@@ -245,7 +245,7 @@ def _pretrain(row, output_dir):
 
 
 def _fine_tune(row, output_dir):
-    """Returns the rows of each test chapter, and those each seed has right."""
+    """Returns the rows of each test chapter, and each seed's correct rows."""
     model = _path("minilm")
     if row != _FROZEN:
         model = _path(_name(row, "perplexity"), "model")
@@ -253,7 +253,7 @@ def _fine_tune(row, output_dir):
         "run/finetune_classifier.py",
         task_name="custom",
         train_file=_path("train.jsonl"),
-        # No trial is chosen by it.
+        # The test set may be the dev set, because no trial is chosen by it.
         dev_file=_path("test.jsonl"),
         pretrained_model_dir=model,
         new_pooler=True,
@@ -286,7 +286,7 @@ def _fine_tune(row, output_dir):
 
 
 _MEASURES = {"perplexity": _pretrain, "author": _fine_tune}
-# What answers the question first.
+# The jobs that answer the main question come first.
 _JOBS = (
     (_FROZEN, "perplexity"),
     (_FURTHER, "perplexity"),
@@ -331,7 +331,7 @@ def _gain(before, after):
     )
     gains = [y - x for x, y in zip(old, new, strict=True)]
     gain = sum(gains) / sum(sizes)
-    # Rows of a chapter are alike, so that chapters are what is drawn.
+    # Rows of a chapter are alike, so chapters are the sample, not rows.
     rest = [x - gain * size for x, size in zip(gains, sizes, strict=True)]
     error = _error(rest) * len(sizes) / sum(sizes)
     return f"{100 * gain:+.1f} ± {100 * error:.1f}"

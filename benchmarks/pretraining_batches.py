@@ -1,4 +1,4 @@
-"""Batches of random tokens, and the step that run/pretrain.py makes of them."""
+"""Batches of random tokens, and a step like run/pretrain.py's on one batch."""
 
 import dataclasses
 import os
@@ -20,12 +20,12 @@ def random_batch(
     """Returns the features of a batch, of unequal lengths.
 
     Args:
-      vocab_size: Ids are below it.
-      batch_size: Rows.
+      vocab_size: Ids are below this number.
+      batch_size: Number of rows.
       length: Tokens of a row, padding included.
       predictions: Masked tokens of a row.
-      fill: Share of tokens, most rows being full and the others half as long,
-        as in records; by default lengths are random from half the length on.
+      fill: Share of positions without padding; most rows are full and others
+        half full, as in records. By default lengths are random, half or more.
     """
     rng = np.random.default_rng(0)
     lengths = rng.integers(length // 2, length + 1, (batch_size, 1))
@@ -52,7 +52,7 @@ def random_batch(
 
 
 def predictions_of(length: int) -> int:
-    """Returns the masked tokens of a row, as in the recipes."""
+    """Returns the number of masked tokens of a row, as in the recipes."""
     return round(0.15 * length) if length > LENGTH else _PREDICTIONS
 
 
@@ -64,7 +64,7 @@ def build_step(size: str, length: int, batch_size: int, kind="", **flags):
       length: Tokens of a row.
       batch_size: Rows of a step.
       kind: The kind of device that the step is for; by default this machine's.
-        Another one's step can be traced, and on a CPU computed, too.
+        A step for another kind can be traced, and a CPU can also compute it.
       **flags: Further flags of run/pretrain.py.
 
     Returns:

@@ -1,6 +1,6 @@
 """Pretraining runs on made-up text, shared by several benchmarks.
 
-The contents of a record change neither the time of a step nor its recovery.
+Made-up text will do: a record's contents change neither times nor recovery.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# Sentences of 9 to 40 words: some 90 fill 20 sequences of 128.
+# A document has 30 sentences of 9 to 40 words, enough for some 7 sequences.
 _SENTENCES, _WORDS = 30, (9, 40)
 
 
@@ -26,13 +26,13 @@ def make_records(
     """Writes records of length 128.
 
     Args:
-      folder: Where they go.
+      folder: The folder of the records.
       vocab_size: Lines of the vocabulary.
-      num_documents: Each gives some 7 records.
-      shards: Files of records.
+      num_documents: Number of documents; each gives some 7 records.
+      shards: Number of files of records.
 
     Returns:
-      The flags of run/pretrain.py that name them.
+      The flags of run/pretrain.py that name the files.
     """
     words = [f"word{number}" for number in range(vocab_size - len(_SPECIAL))]
     vocab_file = os.path.join(folder, "vocab.txt")
@@ -69,7 +69,7 @@ def make_records(
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns ports of this machine that nobody listens at."""
+    """Returns free ports of this machine."""
     listeners = [socket.create_server(("localhost", 0)) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:
@@ -78,7 +78,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def environment() -> dict[str, str]:
-    """Returns the variables for scripts of run/, which know no cluster."""
+    """Returns the environment for scripts of run/, without TF_CONFIG."""
     variables = os.environ | {
         "PYTHONPATH": ROOT,
         "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -91,9 +91,9 @@ def start(script: str, log_file: str, **flag_values) -> subprocess.Popen:
     """Starts a script of run/.
 
     Args:
-      script: Its name, without the ending.
-      log_file: Where what it prints is added.
-      **flag_values: Its flags; of a bool, --name or --noname.
+      script: The script's name, without the ending.
+      log_file: The file to which its output is appended.
+      **flag_values: Its flags; a bool becomes --name or --noname.
     """
     command = [sys.executable, f"run/{script}.py"]
     for name, value in flag_values.items():

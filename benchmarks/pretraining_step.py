@@ -3,13 +3,13 @@ r"""Times a pretraining step against KerasHub's BertMaskedLM, in turns.
   python benchmarks/pretraining_step.py --precision=bfloat16
 
 All ways train a BERT of base size on the same batch of random tokens with 20
-predictions a sequence, dropout on, one process each; they take turns, so that
-all see the machine in the same state. Ours also have the next-sentence head,
-the original's optimizer and the gradient clipping of a real run. Rates count
-the tokens without padding, and with it in parentheses. The last lines are the
-median ratios of the rates, of the first way to each other one.
+predictions a sequence, dropout on, one process each. They take turns, so that
+the machine is in the same state for all. Our ways also have the next-sentence
+head, the original's optimizer and the gradient clipping of a real run. Rates
+count tokens without padding, and with padding in parentheses. The last lines
+are the median ratios of the first way's rate to each other rate.
 
-Without padding and with it, at the share of tokens of real records:
+The unpadded layout against padding, at the share of tokens of real records:
 
   python benchmarks/pretraining_step.py --ways=unpadded,padded --fill=0.82 \
       --length=512 --batch_size=4
@@ -49,7 +49,7 @@ _VOCAB = 30522
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """The model and the batch; the fields are the flags'."""
+    """The model and the batch; each field has the value of its flag."""
 
     precision: str
     layers: int
@@ -155,7 +155,7 @@ _BUILDERS = {
 
 
 def _serve(name, work, threads, pipe):
-    """Runs as many steps as the pipe says; answers with the seconds."""
+    """Runs the number of steps from the pipe; sends back the seconds."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import tensorflow as tf
 
@@ -190,7 +190,7 @@ def main(argv):
     positions = work.batch_size * work.length
     rates = {name: [] for name in pipes}
     for turn in range(_PAIRS.value):
-        # Who goes first changes, in case the turn before leaves heat behind.
+        # The order alternates, in case a turn heats the CPU for the next.
         for name in sorted(pipes, reverse=bool(turn % 2)):
             pipes[name].send(_STEPS.value)
             seconds = pipes[name].recv() / _STEPS.value

@@ -1,4 +1,4 @@
-"""Runs of scripts with their processor seconds, and results that are kept."""
+"""Runs scripts and measures their processor time; reads and writes results."""
 
 import csv
 import json
@@ -24,13 +24,12 @@ def run(
 
     Args:
       command: The program and its arguments.
-      log: A file for what it prints, which is appended; by default the
-        terminal.
+      log: The file to which its output is appended; by default the terminal.
       variables: Further variables of its environment.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **(variables or {})}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # The terminal stays that of this process.
+    # Without a log, the program prints to this process's terminal.
     file = open(log, "a", encoding="utf-8") if log else None  # noqa: SIM115
     try:
         subprocess.run(
@@ -49,7 +48,7 @@ def run(
 
 
 def run_script(script: str, log: str | None = None, **flags: Any) -> float:
-    """Runs a script with flags, as run/pretrain.py; returns as `run`."""
+    """Runs a script, such as run/pretrain.py; returns its processor seconds."""
     words = []
     for name, value in flags.items():
         if isinstance(value, bool):
@@ -60,7 +59,7 @@ def run_script(script: str, log: str | None = None, **flags: Any) -> float:
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes a result, whole or not at all."""
+    """Writes a result atomically."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.tmp-{os.getpid()}"
     with open(temporary, "w", encoding="utf-8") as file:

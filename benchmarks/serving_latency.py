@@ -2,21 +2,21 @@ r"""Times classification of raw text by exports and other engines, turn by turn.
 
   python benchmarks/serving_latency.py --size=base
 
-All classify the same texts, of the lengths that the file has, with a BERT of
-the given size and random weights, and make ids of the texts themselves:
+All classify the texts of the file with a BERT of the given size and random
+weights, and tokenize the texts themselves:
 
-- bert_tf: what export/savedmodel.py writes, run by the engine of run/serve.py;
-  "litert" by that of --engine=litert.
-- transformers: its tokenizer and PyTorch, padded to the longest of a batch.
-- onnxruntime and openvino: that model as ONNX, behind that tokenizer.
+- bert_tf: an export of export/savedmodel.py, run by the engine of run/serve.py;
+  "litert" by the engine of --engine=litert.
+- transformers: its tokenizer and PyTorch, padded to a batch's longest text.
+- onnxruntime and openvino: transformers' model as ONNX, and its tokenizer.
 - keras_hub: its classifier and preprocessor in one SavedModel, which pads to
-  128 pieces.
+  128 tokens.
 
-Each framework has a process of its own, bert_tf's bfloat16 another one, whose
-weights are packed as run/serve.py packs them. All take turns with single texts
-and with batches of 32. The table has the median and the 99th percentile of the
-latency in milliseconds and texts a second; the last lines the median ratios of
-their latency to that of bert_tf.
+Each framework has its own process. bert_tf's bfloat16 has another process with
+packed weights, as run/serve.py packs them. All take turns with single texts and
+with batches of 32. The table has the median and the 99th percentile of the
+latency in milliseconds, and texts a second. The last lines have the median
+ratios of the other engines' latency to bert_tf's.
 """
 
 import collections
@@ -58,7 +58,7 @@ _THREADS = flags.DEFINE_integer("threads", 2, "Threads of each.")
 _OURS = "bert_tf"
 _MAX_SEQ_LENGTH = 128
 _BATCH_SIZES = (1, 32)
-# Which precisions each framework has.
+# The precisions of each framework.
 _PRECISIONS = {
     _OURS: ("float32", "bfloat16", "litert float32", "litert int8"),
     "transformers": ("float32", "bfloat16"),
@@ -67,8 +67,8 @@ _PRECISIONS = {
     "keras_hub": ("float32", "bfloat16"),
 }
 _READ_ONNX = {"onnxruntime", "openvino"}
-# Each export of bert_tf: its precision, what its litert/ is called above, and
-# what the exporter calls that.
+# Each export of bert_tf: its precision, the name of its litert/ in the list
+# above, and the value of --litert_quantization.
 _EXPORTS = (
     ("float32", "litert int8", "dynamic"),
     ("bfloat16", "litert float32", "none"),
@@ -84,7 +84,7 @@ _PEERS = (
 
 
 def _make_exports(folder, columns):
-    """Writes what bert_tf serves; returns precision to version directory."""
+    """Writes bert_tf's exports; returns precision -> version directory."""
     from bert_tf.checkpoints import formats
     from bert_tf.checkpoints import model_directory
     from bert_tf.config import BertConfig
@@ -171,11 +171,11 @@ def _start(folder, ways, num_texts):
             if is_peer
             else os.environ | variables,
         )
-        server.ask(precision=None, batches=[])  # Answers once it has started.
+        server.ask(precision=None, batches=[])  # Waits until it has started.
         return server
 
     if "transformers" not in ways and not _READ_ONNX.isdisjoint(ways):
-        start("transformers").end()  # It writes the ONNX file.
+        start("transformers").end()  # Writes the ONNX file for the others.
     servers = {
         (framework, precision): server
         for framework in sorted(ways, key=lambda x: x != "transformers")
@@ -185,7 +185,7 @@ def _start(folder, ways, num_texts):
     }
     if _OURS in ways:
         exports = _make_exports(folder, num_texts)
-        # As run/serve.py does: in bfloat16 alone, with packed weights.
+        # Like run/serve.py, only bfloat16 has packed weights.
         packed = {"bfloat16": exports.pop("bfloat16")}
         server = start(_OURS, exports)
         servers |= {(_OURS, precision): server for precision in exports}
@@ -208,7 +208,7 @@ def _requests(examples, size, turn):
 
 
 def _measure(servers, ways, examples):
-    """Returns (way, batch size) to the seconds of each turn's calls."""
+    """Returns (way, batch size) -> the seconds of each turn's calls."""
     seconds = collections.defaultdict(list)
     # Turn -1 is for compilation and caches.
     for turn in range(-1, _ROUNDS.value):
@@ -256,7 +256,7 @@ def _report(seconds, ways):
 
 def main(argv):
     del argv
-    sys.path.insert(0, str(_ROOT))  # For the environments of the tests.
+    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
     frameworks = _WAYS.value or [*_PRECISIONS]
     ways = [(x, y) for x in frameworks for y in _PRECISIONS[x]]
     examples = turns.read_examples(_DATA_FILE.value, _COLUMNS.value)

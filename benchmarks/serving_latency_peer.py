@@ -2,9 +2,9 @@
 
     python serving_latency_peer.py SETTINGS
 
-on_device_latency.py times the same of them, without their tokenizer.
+on_device_latency.py times the same engines, without their tokenizer.
 
-It runs in an environment with these, so nothing here imports the project.
+It runs in an environment with these engines, so it does not import the project.
 """
 
 import json
@@ -24,7 +24,7 @@ def _onnx_path(settings, precision="float32"):
 
 
 class _Torch:
-    """PyTorch's own way; also writes the ONNX files of the others."""
+    """Runs PyTorch, and writes the ONNX file for the other engines."""
 
     def __init__(self, settings):
         import torch
@@ -40,7 +40,7 @@ class _Torch:
 
     def _write_onnx(self, model, settings):
         torch = self._torch
-        # Any number of rows of any length, unless one is told.
+        # Any number of rows of any length, unless the settings fix the shape.
         shape = settings.get("static_shape")
         ids = torch.ones(shape or [2, 7], dtype=torch.int64)
         names = {} if shape else {0: "batch", 1: "length"}

@@ -2,7 +2,7 @@
 
     python serving_latency_tf.py SETTINGS
 
-Both are loaded and called by the engines of run/serve.py.
+The engines of run/serve.py load and call both.
 """
 
 import functools
@@ -15,15 +15,15 @@ import turns
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import numpy as np  # noqa: E402  The variable comes first.
+import numpy as np  # noqa: E402  Imports must read the variable.
 import tensorflow as tf  # noqa: E402
-import tensorflow_text  # noqa: E402, F401  Its operators.
+import tensorflow_text  # noqa: E402, F401  Registers its operators.
 
 _TEXT_NAMES = ("text", "text_pair")
 
 
 def _write_keras_hub(settings):
-    """Writes KerasHub's classifier; returns precision to path."""
+    """Writes KerasHub's classifier; returns precision -> path."""
     import keras_hub
 
     shape = settings["shape"]
@@ -33,7 +33,7 @@ def _write_keras_hub(settings):
         ),
         sequence_length=settings["max_seq_length"],
     )
-    # Only its __call__ would do that.
+    # Only __call__ would build it, but the graph uses `call`.
     preprocessor.build(None)
     paths = {}
     for precision in ("float32", "bfloat16"):
@@ -71,17 +71,17 @@ def _write_keras_hub(settings):
 
 
 def _classify(model, preprocessor, *texts):
-    """Returns what KerasHub's classifier says of raw texts."""
+    """Returns KerasHub's probabilities for raw texts."""
     import keras
 
-    # Its __call__ takes a pair for a text and its label.
+    # Not __call__, which takes a pair for a text and its label.
     rows = preprocessor.call(texts if len(texts) > 1 else texts[0])
     logits = model(rows, training=False)
     return {"probabilities": keras.ops.softmax(logits)}
 
 
 def _served(engine, path):
-    """Returns what run/serve.py makes of columns of texts."""
+    """Returns a function from columns of texts to run/serve.py's outputs."""
     servable = engine.load("bert", 1, path)
     signature = servable.signatures["serving_default"]
 

@@ -3,19 +3,18 @@ r"""Loads run/serve.py with many clients at once, on this machine only.
   python benchmarks/serving_load.py --size=minilm --seconds=120
 
 A BERT of the given size with random weights and two labels is exported as a
-SavedModel and asked for short texts by 64 clients, each with one request at a
-time:
+SavedModel. 64 clients send short texts, each client one request at a time, to:
 
-- two servers in turns (`--rounds`), so that both see the machine in the same
-  state: by default one without merging, and one with it;
-- with merging while a new version appears;
-- with a queue that is much too short, where refusals (503) are right.
+- two servers in turns (`--rounds`), so that the machine is in the same state
+  for both: by default one server without merging, and one with merging;
+- a server with merging, while a new version appears;
+- a server with a much too short queue, where refusals (503) are correct.
 
-Every other status is a failure and ends the benchmark, as does a server that
-needs more and more memory. The last line is the median ratio of the requests
-answered in a second, of the second server to the first.
+Every other status is a failure and ends the benchmark, and so does memory that
+keeps growing. The last line is the median ratio of requests a second, of the
+second server to the first.
 
-One merged call on all cores, against as many calls as cores that compete:
+One merged call on all cores, against one call for each core:
 
   python benchmarks/serving_load.py --size=base --precision=bfloat16 \
       --seconds=30 --rounds=5 --against= --server_flags=--num_batch_threads=1
@@ -95,8 +94,8 @@ _WARM_UP_SECONDS = 5
 _OVERLOAD_SECONDS = 20
 _MAX_TEXTS = 500
 _MAX_SEQ_LENGTH = 128
-# Caches fill at first. What still grows much from the middle of a load to its
-# end may grow without end.
+# Caches fill at first, so memory may grow until the middle of a load. If it
+# grows by more than this factor from there to the end, it may grow forever.
 _MAX_GROWTH = 1.1
 
 
@@ -132,7 +131,7 @@ def _name(server_flags):
 
 
 def _texts():
-    """Returns texts of at most 16 pieces, or nearly."""
+    """Returns texts of at most about 16 tokens."""
     opened = gzip.open if _TEXTS_FILE.value.endswith(".gz") else open
     with opened(_TEXTS_FILE.value, "rt", encoding="utf-8") as file:
         text = file.read()
@@ -179,7 +178,7 @@ def _write_model(folder):
 
 
 def _export(folder, root, name):
-    """Exports the model with a checkout; returns the folder of its version."""
+    """Exports the model with a checkout; returns the version's folder."""
     base_path = folder / name / _MODEL
     subprocess.run(
         [
@@ -198,18 +197,18 @@ def _export(folder, root, name):
 
 
 def _load(base_path, texts, server_flags, second=None, root=_ROOT):
-    """Returns what the clients of a server have seen.
+    """Loads a server; returns the clients' results.
 
     Args:
       base_path: The folder of the model.
-      texts: What they ask for.
+      texts: The texts that clients send.
       server_flags: Flags of the server.
-      second: A version that appears in the middle, and goes at the end.
+      second: A version that is added during the load, and removed at the end.
       root: The checkout of the server.
     """
     new = base_path / "2"
     with _serving(base_path, server_flags, root) as (process, port):
-        # Everything has been used once before memory is looked at.
+        # Warm up first, so that later growth of memory is a leak.
         _clients(port, texts, _WARM_UP_SECONDS).wait()
         memory = [_memory(process)]
         clients = _clients(port, texts, _SECONDS.value)
@@ -238,14 +237,14 @@ def _load(base_path, texts, server_flags, second=None, root=_ROOT):
     )
     if set(result["statuses"]) != {"200"}:
         sys.exit("A request failed.")
-    # A new version needs memory of its own; the old one's is used again.
+    # A new version needs more memory, so growth is an error only without one.
     if not second and shown[2] > _MAX_GROWTH * shown[1]:
         sys.exit("The server's memory grew.")
     return result
 
 
 def _overload(base_path, texts):
-    """Asks for more than a server may queue."""
+    """Sends more requests than a server may queue."""
     server_flags = ["--max_batch_size=4", "--max_enqueued_batches=1"]
     with _serving(base_path, server_flags) as (_, port):
         seconds = min(_SECONDS.value, _OVERLOAD_SECONDS)
@@ -261,7 +260,7 @@ def _overload(base_path, texts):
 
 @contextlib.contextmanager
 def _serving(base_path, server_flags, root=_ROOT):
-    """Yields a server's process and port when it answers."""
+    """Yields a server's process and port as soon as the server answers."""
     port, grpc_port = _free_ports()
     process = subprocess.Popen(
         [
@@ -287,7 +286,7 @@ def _serving(base_path, server_flags, root=_ROOT):
 
 
 def _wait(condition):
-    """Waits for something to become true."""
+    """Waits until a condition is true."""
     deadline = time.monotonic() + _START_SECONDS
     while not condition():
         if time.monotonic() > deadline:
@@ -324,7 +323,7 @@ def _result(clients):
 
 
 def _get(port, path):
-    """Returns status and body; 0 if nobody listens."""
+    """Returns status and body; the status is 0 if no server listens."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     try:
         with contextlib.closing(connection):

@@ -1,9 +1,9 @@
-"""The clients of serving_load.py, in a process of their own.
+"""The clients of serving_load.py, in a separate process.
 
     python serving_load_clients.py SETTINGS
 
-Each of them asks, waits for the answer and asks again. At the end one line of
-JSON says how that went.
+Each client sends a request, waits for the answer and sends the next one. At the
+end, one line of JSON has the results.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import time
 
 
 async def _client(settings, bodies, deadline, result):
-    """Asks until the deadline over one connection."""
+    """Sends requests over one connection until the deadline."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", settings["port"]
     )
@@ -39,7 +39,7 @@ async def _client(settings, bodies, deadline, result):
         result["statuses"][status] += 1
         result["seconds"].append(time.perf_counter() - start)
         if status == 503:
-            # As a client should; without it the refusals are all there is.
+            # Wait like a real client, or else refusals would crowd out answers.
             await asyncio.sleep(0.01)
     writer.close()
 

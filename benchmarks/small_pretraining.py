@@ -3,15 +3,15 @@ r"""Pretrains the small model of cpu.flags on novels in several ways.
   python benchmarks/small_pretraining.py --rows=choices
   python benchmarks/small_pretraining.py --rows=choices --report
 
-`choices`: what changes since 2018 pay, one by one, at equal processor time.
-`curves`: a run that leaves the frequency line, and three that go wrong; with
---picture they are drawn.
-`tasks`: the model of a whole run of cpu.flags (--model_dir), fine-tuned, beside
+`choices`: the gain of each change since 2018, at equal processor time.
+`curves`: a run that leaves the frequency line, and three that go wrong;
+--picture draws them.
+`tasks`: the model of a whole run of cpu.flags (--model_dir), fine-tuned, and
 the same network with random weights.
 
-One run goes on at a time, killed ones resume, and what is finished stands in
---results_dir, a part of the repository, and is not run again. Time is the
-processor's, so that other work on the machine hardly changes it.
+One run is made at a time, and killed runs resume. Finished results are in
+--results_dir, a part of the repository, and are not run again. Time is
+processor time, so that other work on the machine hardly changes it.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ _TEXT = "books.txt.gz"
 _SEEDS = (1, 2)
 _TASK_SEEDS = (1, 2, 3)
 _LENGTH, _BATCH = 64, 128
-# Records are of 15% masked pairs, as the original's.
+# Records have pairs with 15% masked tokens, like the original's.
 _RECORDS = {
     "masked_lm_prob": 0.15,
     "max_predictions_per_seq": 10,
@@ -68,7 +68,7 @@ _RECORDS = {
 }
 _MASKED_30 = {"masked_lm_prob": 0.3, "max_predictions_per_seq": 20}
 _ALONE = {"next_sentence_pairs": False}
-# cpu.flags without what the rows add.
+# cpu.flags without the flags that the rows add.
 _TRAINING = {
     "bert_config_file": "configs/cpu/bert_config.json",
     "max_seq_length": _LENGTH,
@@ -88,12 +88,12 @@ _FALLING = {"masked_lm_prob": 0.3, "final_masked_lm_prob": 0.15}
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Flags that differ from the baseline's.
+    """Flags that differ from the baseline's flags.
 
     Attributes:
-      records: Of run/create_pretraining_data.py.
-      training: Of run/pretrain.py.
-      megabytes: Of the novels; None takes all.
+      records: Flags of run/create_pretraining_data.py.
+      training: Flags of run/pretrain.py.
+      megabytes: Size of the training text in MB; None takes all novels.
     """
 
     records: dict = dataclasses.field(default_factory=dict)
@@ -119,7 +119,7 @@ _SHORT = {
     "masked_lm_prob": 0.3,
     "num_train_steps": 1500,
 }
-# The last is not drawn: it is as healthy as the first.
+# The last run is not drawn, because its curve is as healthy as the first.
 CURVES = {
     "healthy": Run(_MASKED_30 | _ALONE, _SHORT),
     "plateau": Run(_MASKED_30 | _ALONE, _SHORT | {"learning_rate": 1e-4}),
@@ -183,7 +183,7 @@ def _vocabulary():
 
 
 def _records(text, values):
-    """Makes records where they are missing; returns their file."""
+    """Makes records if they are missing; returns their file."""
     name = _name("records", os.path.basename(text), *values.values())
     path = _path(name, "records.tfrecord")
     if not os.path.exists(f"{path}.report.json"):
@@ -198,7 +198,7 @@ def _records(text, values):
 
 
 def _held_out():
-    """Makes the records of all scores: alone, with 15% masked."""
+    """Makes the records for all scores: single texts with 15% masked."""
     values = _RECORDS | {"dupe_factor": 1} | _ALONE
     return _records(str(_CORPUS / "books_heldout.txt.gz"), values)
 
@@ -212,7 +212,7 @@ def _read_scores(output_dir):
 
 
 def _read_curve(output_dir):
-    """Returns the lines of a run's metrics, held-out ones among them."""
+    """Returns the lines of a run's metrics, including held-out scores."""
     path = os.path.join(output_dir, "train_metrics.jsonl")
     with open(path, encoding="utf-8") as file:
         return [json.loads(line) for line in file]
@@ -237,7 +237,7 @@ def _pretrain(output_dir, run, seed, **values):
 
 
 def _step_seconds(name, run):
-    """Returns the processor seconds of a step, by two short runs."""
+    """Returns the processor seconds of a step, from two short runs."""
     path = _path("step_seconds", f"{_name(name)}.json")
     if not os.path.exists(path):
         seconds = [
@@ -300,8 +300,8 @@ def _fine_tune(task, model, seed):
 
     Args:
       task: A key of _TASKS.
-      model: The flags that choose the weights to begin with.
-      seed: Of the head and of the order of the rows.
+      model: The flags that choose the initial weights.
+      seed: The seed of the head and of the order of the rows.
     """
     settings = dataclasses.replace(
         finetune_tasks.TASKS[task], learning_rate=5e-4, **_TASKS[task]
@@ -343,7 +343,7 @@ def _compare_tasks(task, start, seed):
 
 
 def _jobs():
-    """Yields the words of a result's name and what makes it."""
+    """Yields the words of each result's name, and the function to make it."""
     if _ROWS.value == "choices":
         for seed in _SEEDS:
             for name, run in CHOICES.items():
@@ -369,7 +369,7 @@ def _mean(values):
 
 
 def _print_report():
-    """Prints the table of what is finished."""
+    """Prints the table of finished results."""
     found = [
         runs.read_json(path)
         for words, _ in _jobs()

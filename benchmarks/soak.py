@@ -2,15 +2,14 @@ r"""Kills workers of a pretraining run at random and compares the results.
 
   python benchmarks/soak.py --minutes=30
 
-Starts workers on this machine, kills one every few minutes without warning
-(kill -9; the chief as likely as any), waits until the others have left by
-themselves and starts all again. When the time is over a worker gets SIGTERM,
-and a last start trains a little further, to a normal end. Then as many workers
-do the same run undisturbed, and both are compared: weights and optimizer of the
-last checkpoint, and the model, bit for bit, and the metrics line by line. The
-slope of a process's memory is that of a line through what it had in the second
-half of its life, if that was of some minutes. The last line says whether all
-went well; if not, the script ends with 1.
+Starts workers on this machine, kills a random worker every few minutes without
+warning (kill -9), waits until the other workers have ended, and starts all
+again. After the time a worker gets SIGTERM, and a last start trains a little
+further, to a normal end. Then the workers make the same run undisturbed, and
+both runs are compared: weights and optimizer of the last checkpoint, and the
+model, bit for bit, and the metrics line by line. The slope of a process's
+memory is fitted to the second half of its life, if it lived for some minutes.
+The last line has the result; the exit status is 1 if a check failed.
 """
 
 import dataclasses
@@ -45,10 +44,10 @@ _MOST_SLOPE = flags.DEFINE_float(
 _SEED = flags.DEFINE_integer("seed", 1, "Of who is killed, and when.")
 
 _VOCAB_SIZE = 2000
-# What the others may take to leave.
+# Time that the other workers may take to end.
 _PATIENCE_SECONDS = 60
 _SAMPLE_SECONDS = 5
-# Of a life whose first half has seen all that happens again and again.
+# In a life this long, the first half includes all events that repeat.
 _LONG_SECONDS = 360
 _HUNG = "hung"
 _SPEED = ("examples_per_second", "tokens_per_second")
@@ -59,9 +58,9 @@ class _Life:
     """A process from its start to its end.
 
     Attributes:
-      process: It.
-      begin: When it was started.
-      memory: Seconds since then and bytes, a pair for each look.
+      process: The process.
+      begin: The time of its start.
+      memory: (seconds since the start, bytes) of each sample.
     """
 
     process: subprocess.Popen
@@ -73,11 +72,11 @@ class _Life:
             used = psutil.Process(self.process.pid).memory_info().rss
         except psutil.NoSuchProcess:
             return
-        if used:  # One that has ended has none.
+        if used:  # 0 for a process that has ended.
             self.memory.append((time.monotonic() - self.begin, used))
 
     def slope(self):
-        """Returns MB a minute, or None if the life was too short to say."""
+        """Returns MB a minute, or None if the life was too short."""
         end = self.memory[-1][0]
         if end < _LONG_SECONDS:
             return None
@@ -100,7 +99,7 @@ class _Run:
         self.output_dir = os.path.join(folder, "out")
         self._folder = folder
         self._flags = flag_values
-        # The same at each start, as hosts have them.
+        # Every start has the same ports, like real hosts.
         ports = pretraining_runs.free_ports(_WORKERS.value)
         self._hosts = ",".join(f"localhost:{port}" for port in ports)
         self.lives = []
@@ -134,7 +133,7 @@ class _Run:
         return os.path.join(self._folder, f"worker_{index}.txt")
 
     def metrics(self):
-        """Returns the lines of the metrics without those of speed."""
+        """Returns the lines of the metrics without the values of speed."""
         path = os.path.join(self.output_dir, "train_metrics.jsonl")
         if not os.path.exists(path):
             return []
@@ -161,7 +160,7 @@ class _Run:
         return max(steps, default=0)
 
     def last_words(self):
-        """Returns the last lines that each worker has printed."""
+        """Returns the last lines of each worker's log."""
         words = []
         for index in range(_WORKERS.value):
             with open(self.log_file(index), encoding="utf-8") as log:
@@ -171,7 +170,7 @@ class _Run:
 
 
 def _watch(lives, seconds):
-    """Looks at memory until a worker has ended or the time is over."""
+    """Samples memory until a worker has ended or the time is over."""
     begin = next_look = time.monotonic()
     while time.monotonic() < begin + seconds:
         if any(life.process.poll() is not None for life in lives):
@@ -184,9 +183,9 @@ def _watch(lives, seconds):
 
 
 def _leave(lives):
-    """Waits until all have ended; returns how long that took and how they did.
+    """Waits until all have ended; returns the seconds and the exit statuses.
 
-    One that does not end is killed, and is "hung".
+    A process that does not end is killed; its status is "hung".
     """
     begin = time.monotonic()
     while time.monotonic() < begin + _PATIENCE_SECONDS:
@@ -226,7 +225,7 @@ class _Soak:
             print(self.run.last_words())
 
     def disturb(self):
-        """Kills and starts again until the time is over, then stops."""
+        """Kills and restarts workers until the time is over, then stops all."""
         while not self.problems:
             lives = self.run.start()
             left = self._begin + 60 * _MINUTES.value - time.monotonic()
@@ -259,8 +258,8 @@ class _Soak:
         )
 
     def _stop(self, lives):
-        """Asks one worker to stop, as whoever needs its machine does."""
-        # A script that has not come to its training yet has nothing to save.
+        """Sends SIGTERM to one worker, as a preemption does."""
+        # Wait for a step, as a run that has not trained saves nothing.
         while self.run.step() <= self.run.saved_step():
             _watch(lives, 1)
             if any(life.process.poll() is not None for life in lives):
@@ -284,7 +283,7 @@ class _Soak:
 
 
 def _train_to(run, step, text):
-    """Trains undisturbed; returns whether all went well, and a sentence."""
+    """Trains undisturbed; returns True on success, and a sentence."""
     lives = run.start(stop_at_step=step)
     while all(life.process.poll() is None for life in lives):
         _watch(lives, 60)
@@ -304,7 +303,7 @@ def _hashes(run):
 
 
 def _compare(disturbed, other, step):
-    """Returns what differs between two runs, a sentence each."""
+    """Returns the differences of two runs, a sentence each."""
     import tensorflow as tf
 
     readers = [
@@ -325,7 +324,7 @@ def _compare(disturbed, other, step):
     problems = [f"differs: {name}" for name in differing]
     if not _hashes(other) or _hashes(disturbed) != _hashes(other):
         problems.append("the models differ")
-    # SIGTERM may add a line; none may be missing, or there twice.
+    # SIGTERM may add a line, but no line may be missing or repeated.
     lines = disturbed.metrics()
     by_step = {line["step"]: line for line in lines}
     if len(by_step) != len(lines):
@@ -337,7 +336,7 @@ def _compare(disturbed, other, step):
 
 
 def _report_memory(disturbed, other):
-    """Prints memory; returns what is wrong with it."""
+    """Prints memory; returns the problems with it."""
     longest = max(disturbed.lives, key=lambda life: life.memory[-1][0])
     print(f"memory, longest disturbed life, {longest.describe_memory()}")
     problems = []
@@ -367,7 +366,7 @@ def _write_flags(folder):
         "bert_config_file": config_file,
         "do_train": True,
         "train_batch_size": _BATCH.value,
-        # Far away: where the run ends is not known yet.
+        # Far away, because the last step is not known yet.
         "num_train_steps": 1_000_000,
         "num_warmup_steps": 100,
         "learning_rate": 1e-3,
@@ -397,7 +396,7 @@ def main(argv):
 
 
 def _soak(disturbed, other):
-    """Does it all; returns what went wrong."""
+    """Makes both runs and compares them; returns the problems."""
     soak = _Soak(disturbed)
     soak.disturb()
     if soak.problems:

@@ -3,10 +3,10 @@ r"""Counts the operations and XLA launches of a training step, without running.
   python benchmarks/step_operations.py
   python benchmarks/step_operations.py --size=tiny --length=64
 
-A GPU waits for its host where a step has many operations: each takes some 10
-microseconds there. The step is traced as for each device, so no GPU is needed.
-Constants and identities do not count; the body of a loop counts once, and a
-compiled function is one operation, whatever is in it.
+A GPU waits for its host if a step has many operations, because each takes the
+host some 10 microseconds. The step is traced as for each device, so no GPU is
+needed. Constants and identities do not count. The body of a loop counts once,
+and a compiled function counts as one operation.
 """
 
 import os

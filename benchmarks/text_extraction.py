@@ -1,21 +1,21 @@
-r"""Measures run/extract_text.py: its speed beside gensim, and its memory.
+r"""Measures run/extract_text.py: its speed against gensim, and its memory.
 
   python benchmarks/text_extraction.py --experiment=speed
   python benchmarks/text_extraction.py --experiment=memory
   python benchmarks/text_extraction.py --experiment=documents
 
-`speed` reads the shortened English dump that gensim carries in its tests,
-repeated with changes, in turns with gensim's WikiCorpus, which runs in an
-environment of its own. Each side is a whole program with one worker process, so
-the rates are MB of .bz2 per second of processor time, of all its processes. The
-last line is the ratio of the medians.
+`speed` reads the shortened English dump in gensim's tests, repeated with
+changes. It takes turns with gensim's WikiCorpus, which runs in its own
+environment. Each side is a whole program with one worker process, so the rates
+are MB of .bz2 per second of processor time of all its processes. The last line
+is the ratio of the medians.
 
 `memory` reads the same pages, repeated with changes to 10, 100 and 1,000 MB of
-XML, with near duplicates looked for. It prints the most memory that all
-processes have together, shared pages counted once.
+XML, and searches for near duplicates. It prints the peak memory of all
+processes together; shared pages count once.
 
-`documents` reads 100,000 real texts of 1,000 characters as .jsonl, in which
-near duplicates are looked for, and prints documents a minute.
+`documents` reads 100,000 real texts of 1,000 characters as .jsonl, searches for
+near duplicates, and prints documents a minute.
 """
 
 import bz2
@@ -85,7 +85,7 @@ def _copies(dump):
     number = 0
     while True:
         change = b" %d" % number if number else b""
-        # New ids and, in each sentence, a new word.
+        # Change each id and sentence, or else all pages would be duplicates.
         yield pages.replace(b"<id>", b"<id>%d" % number).replace(
             b". ", b"%s. " % change
         )
@@ -93,7 +93,7 @@ def _copies(dump):
 
 
 def _run(command):
-    """Runs a program; returns its seconds by the clock and of processors."""
+    """Runs a program; returns its wall seconds and processor seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -140,7 +140,7 @@ def _measure_speed(folder):
 
 
 def _watch_memory(process, peak):
-    """Keeps the most memory of a process and its children until it ends."""
+    """Records the memory of a process and its children until it ends."""
     import psutil
 
     root = psutil.Process(process.pid)
@@ -160,7 +160,7 @@ def _measure_memory(folder):
     for megabytes in map(int, _MEGABYTES.value):
         path = os.path.join(folder, "pages-articles.xml.gz")
         size = 0
-        # gzip, which is faster to write.
+        # gzip, because bz2 would take much longer to write.
         with gzip.open(path, "wb", 1) as file:
             for piece in _copies(dump):
                 file.write(piece)
@@ -201,14 +201,14 @@ def _measure_documents(folder):
 
 
 def _texts():
-    """Yields texts of the corpus, then those with their words turned around."""
+    """Yields the corpus's texts, then texts of its words in other orders."""
     for is_turned in (False, True, None):
         for path in _TEXT.value:
             with gzip.open(path, "rt", encoding="utf-8") as file:
                 words = file.read().split()
             if is_turned:
                 words.reverse()
-            if is_turned is None:  # Every second word, then the others.
+            if is_turned is None:  # The even words, then the odd words.
                 words = words[::2] + words[1::2]
             text = " ".join(words)
             for start in range(0, len(text) - _CHARACTERS, _CHARACTERS):

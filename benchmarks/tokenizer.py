@@ -2,12 +2,12 @@
 
   python benchmarks/tokenizer.py --input_file=corpus.txt.gz
 
-All three tokenize the same paragraphs in batches of 256, uncased, and take
-turns, so that they see the machine in the same state: ours and tf-text's
-FastBertTokenizer in a `tf.data` pipeline, Hugging Face's BertWordPieceTokenizer
-by `encode_batch`, each on all cores. Printed are the median rates in tokens per
-second, by the clock and by the processor time used; tokens are the
-tokenizer's own, as the three disagree on a few. The last line is the median
+All three tokenize the same paragraphs in batches of 256, uncased, on all cores.
+They take turns, so that the machine is in the same state for all. Ours and
+tf-text's FastBertTokenizer run in a `tf.data` pipeline, Hugging Face's
+BertWordPieceTokenizer in `encode_batch`. The output has the median rates in
+tokens per second of wall time and of processor time. Each tokenizer's own
+tokens count, because the three disagree on a few. The last line is the median
 ratio of the rates, ours / FastBertTokenizer's.
 """
 
@@ -21,7 +21,7 @@ from absl import app
 from absl import flags
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
-# Wikipedia articles, if they are beside the clone.
+# Wikipedia articles, if the folder exists.
 _DATA = _ROOT.parent / "shared" / "data"
 
 _VOCAB_FILE = flags.DEFINE_string(

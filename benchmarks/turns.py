@@ -1,8 +1,8 @@
 """Programs that take turns, shared by several benchmarks.
 
-Each program is a process that reads a request as a line of JSON, does it, and
-answers with one: so all see the machine in the same state, and none another's
-threads and memory.
+Each program is a process that reads a request as a line of JSON, and answers
+with a line of JSON. So the machine is in the same state for all programs, and
+no program is slowed by another program's threads and memory.
 """
 
 import csv
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-# What `BertConfig` and transformers' configuration are told.
+# Arguments of `BertConfig` and of transformers' configuration, by size.
 SHAPES = {
     "minilm": {
         "vocab_size": 30522,
@@ -29,11 +29,11 @@ SHAPES = {
 
 
 class Server:
-    """A process that does what it is asked for.
+    """A process that answers requests.
 
     Args:
-      command: What to run.
-      environment: Its variables.
+      command: The program and its arguments.
+      environment: The process's environment variables.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Server:
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Returns the answer; ends this program if that one has ended."""
+        """Returns the answer; exits if the server's process has ended."""
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
@@ -57,13 +57,13 @@ class Server:
         return json.loads(line)
 
     def end(self) -> None:
-        """Waits until the process has ended."""
+        """Ends the input, and waits until the process has ended."""
         self._process.stdin.close()
         self._process.wait()
 
 
 def serve(run: Callable[..., dict[str, Any]]) -> None:
-    """Answers requests until there are no more: what runs in the process."""
+    """Answers requests, in the server's process, until the input ends."""
     for line in sys.stdin:
         print(json.dumps(run(**json.loads(line))), flush=True)
 
@@ -72,8 +72,8 @@ def read_examples(path: str, columns: Sequence[str]) -> list[dict[str, str]]:
     """Returns texts and labels as `text`, `text_pair` (of pairs) and `label`.
 
     Args:
-      path: A TSV with a header, as GLUE's; may end in .gz.
-      columns: Its columns: the text, the second one of a pair if there is one,
+      path: A TSV with a header, as in GLUE; may end in .gz.
+      columns: Names of its columns: the text, a second text if there is one,
         and the label.
     """
     opener = gzip.open if path.endswith(".gz") else open

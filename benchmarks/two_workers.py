@@ -1,15 +1,15 @@
-r"""Times two workers with a core each against one process with both cores.
+r"""Times two workers with one core each against one process with both cores.
 
   python benchmarks/two_workers.py --model=base --precision=bfloat16
 
-All train the same model on the same batches of random pieces, length 128, and
-take turns, so that all see the machine in the same state. The two workers are
-those of --distribution_strategy=multi_worker_mirrored, on this machine. They do
-the step as training does it, all gradients in one pack, then with packs of some
-MB for the all-reduce, and without any: what is left of the time then is the
-computation, and the difference is what adding up over workers takes, waiting
-for each other included. Base takes some 15 GB. The last line is the ratio of
-the rates, two workers / one process.
+All train the same model on the same batches of random tokens, length 128, and
+take turns, so that the machine is in the same state for all. The two workers
+run with --distribution_strategy=multi_worker_mirrored on this machine. They run
+the step as in training, with all gradients in one pack, then with packs of some
+MB for the all-reduce, and then without any all-reduce. The last one's time is
+the computation. The difference is the time of the all-reduce, with the wait for
+the other worker. Base takes some 15 GB. The last line is the ratio of the
+rates, two workers / one process.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def _packed(megabytes):
 
 
 def _build_parts(device_flags, model_name, batch_size):
-    """Returns the strategy, and what makes a training step and its input."""
+    """Returns the strategy, a function that makes a step, and an iterator."""
     import keras
     import tensorflow as tf
 
@@ -87,7 +87,7 @@ def _build_parts(device_flags, model_name, batch_size):
 
 @contextlib.contextmanager
 def _reduced_otherwise(strategy, how):
-    """Adds up over workers in another way in the graphs that are made here."""
+    """Changes the all-reduce in graphs that are made inside the block."""
     import tensorflow as tf
 
     extended = strategy.extended
@@ -112,8 +112,8 @@ def _reduced_otherwise(strategy, how):
 
 
 def _serve(cores, device_flags, variants, model_name, batch_size, pipe):
-    """Runs as many steps as the pipe says; answers with the seconds."""
-    # Before TensorFlow counts the cores.
+    """Runs the number of steps from the pipe; sends back the seconds."""
+    # Set the cores before TensorFlow counts them.
     os.sched_setaffinity(0, cores)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import tensorflow as tf
@@ -135,14 +135,14 @@ def _serve(cores, device_flags, variants, model_name, batch_size, pipe):
         loops[name].run(iterator, steps)
         pipe.send(time.perf_counter() - start)
     pipe.send(0.0)
-    # Both leave at once, or one would miss the other.
+    # Both end at once, or else one would report that the other is missing.
     with contextlib.suppress(EOFError):
         pipe.recv()
     os._exit(0)
 
 
 class _Team:
-    """Processes that do the same at the same time."""
+    """Processes that run the same steps at the same time."""
 
     def __init__(self, cores, device_flags, variants):
         context = multiprocessing.get_context("spawn")
@@ -162,7 +162,7 @@ class _Team:
             self._pipes.append(ours)
 
     def wait(self):
-        """Returns the seconds that the slowest took."""
+        """Returns the seconds of the slowest process."""
         return max(pipe.recv() for pipe in self._pipes)
 
     def run(self, name, steps):
@@ -202,7 +202,7 @@ def _measure():
     one.wait()
     seconds = {name: [] for name in (_ALONE, *variants)}
     for turn in range(_ROUNDS.value):
-        # Who goes first changes, in case the turn before leaves heat behind.
+        # The order alternates, in case a turn heats the CPU for the next.
         for name in sorted(seconds, reverse=bool(turn % 2)):
             team = one if name == _ALONE else two
             taken = team.run(name, _STEPS.value) / _STEPS.value

@@ -2,10 +2,10 @@ r"""Builds the tables of the normalizer, bert_tf/text/tables/*.xz.
 
     python tools/build_normalizer_tables.py --nodry_run
 
-They follow the Unicode version of the Python that runs this, so they are built
-once, with Python 3.11 (Unicode 14), and kept: every machine then tokenizes
-alike. Build them again only for another rule, never for another Unicode
-version: a model knows the pieces it was trained with.
+The tables follow the Unicode version of the Python that runs this. They are
+built once, with Python 3.11 (Unicode 14), so that every machine makes the same
+tokens. Rebuild them only for another rule, never for another Unicode version:
+a model needs the tokens that it was trained with.
 """
 
 import json
@@ -29,7 +29,7 @@ _DRY_RUN = flags.DEFINE_bool("dry_run", True, "Whether to write nothing.")
 
 _UNICODE_VERSION = "14.0.0"
 
-# What Unicode calls White_Space, but for RE2's.
+# Unicode's White_Space without the characters that RE2's \s matches.
 _OTHER_WHITE_SPACE = frozenset(
     "\v\x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008"
     "\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -46,11 +46,11 @@ _HAS_LEAF = 0x100
 def normalize_code_point(
     char: str, lower_case: bool, strip_accents: bool
 ) -> str:
-    """Returns what BasicTokenizer makes of one character.
+    """Normalizes one character as BasicTokenizer does.
 
-    Source: tokenization.py:196-297 and 362-399 of the original. Left to the
-    operators behind the table: splitting at ASCII punctuation and around CJK
-    characters, whose sets are fixed there.
+    Source: tokenization.py:196-297 and 362-399 of the original. The table does
+    not split at ASCII punctuation and around CJK characters: the operators that
+    run after it do, because these sets of characters are fixed there.
     """
     if char in normalizer.STAND_INS:
         return normalizer.STAND_INS[char]
@@ -61,7 +61,7 @@ def normalize_code_point(
     if char in "\0\ufffd" or category in ("Cc", "Cf"):
         return ""
     if char == normalizer.CAPITAL_SIGMA:
-        return char  # Its lower case depends on its neighbours.
+        return char  # Its lower case depends on its neighbors.
     if lower_case:
         char = char.lower()
     if strip_accents:
@@ -81,7 +81,7 @@ def normalize_code_point(
 
 
 def normalize_code_point_on_device(char: str) -> str:
-    r"""Returns what MediaPipe makes of one character, see `normalizer`.
+    r"""Normalizes one character as MediaPipe does; see `normalizer`.
 
     Source: kDefaultDelimRe of its bert_tokenizer.h, in which \s is RE2's.
     """
@@ -97,10 +97,10 @@ def normalize_code_point_on_device(char: str) -> str:
 
 
 def _invalid_sequences() -> Iterator[bytes]:
-    """Yields what the operator takes for one character but is not UTF-8.
+    """Yields invalid UTF-8 that the operator takes for one character.
 
-    These are the bytes that cannot begin a character and the characters that
-    break off, at each length. `bytes.decode("utf-8", "ignore")` drops them.
+    These are bytes that cannot begin a character, and characters cut off at
+    each length. `bytes.decode("utf-8", "ignore")` drops them, too.
     """
     trail = range(0x80, 0xC0)
     for first in range(0x80, 0x100):
@@ -126,21 +126,21 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def build_mapping(normalize: Callable[[str], str]) -> dict[bytes, bytes]:
-    """Returns what changes: UTF-8 of a character -> its normalized UTF-8."""
+    """Returns the UTF-8 of each changed character -> its normalized UTF-8."""
     mapping = {sequence: b"" for sequence in _invalid_sequences()}
     for code_point in range(1, sys.maxunicode + 1):
         char = chr(code_point)
         if unicodedata.category(char) == "Cs":
             continue
         normalized = normalize(char)
-        # That of a capital sigma is there to be changed, for TensorFlow Lite.
+        # Keep a capital sigma's entry: for TensorFlow Lite, it is changed.
         if normalized != char or char == normalizer.CAPITAL_SIGMA:
             mapping[char.encode()] = normalized.encode()
     return mapping
 
 
 def _build_pool(strings: set[bytes]) -> tuple[bytes, dict[bytes, int]]:
-    """Lays strings into one, the short ones inside the long ones."""
+    """Joins strings, short inside long: b"ab" and b"b" give b"ab", 0 and 1."""
     pool = b""
     offsets = {}
     for string in sorted(strings, key=lambda s: (-len(s), s)):
@@ -155,10 +155,10 @@ def _build_pool(strings: set[bytes]) -> tuple[bytes, dict[bytes, int]]:
 class _DoubleArray:
     """A trie in the Darts-clone format, keys of bytes other than zero.
 
-    A unit is 32 bits: a leaf is its value with the top bit set; any other has
-    the label (bits 0-7), whether a leaf hangs below (8) and, from bit 10, the
-    XOR of its own position and its children's base. The child along byte c
-    stands at base ^ c, the leaf at base.
+    A unit has 32 bits. A leaf is its value with the top bit set. Any other unit
+    has its label in bits 0-7, a flag for a leaf below it in bit 8 and, from bit
+    10, the XOR of its position and its children's base. The child along byte c
+    is at base ^ c, the leaf at base.
     """
 
     def __init__(self, values: dict[bytes, int]) -> None:
@@ -179,7 +179,7 @@ class _DoubleArray:
 
     def _choose_bases(self) -> dict[bytes, int]:
         nodes = set(self._children) | set(self._values)
-        # The wide nodes first; the narrow ones fill the gaps.
+        # Place wide nodes first, so that narrow nodes fill the gaps.
         order = sorted(nodes, key=lambda n: (-len(self._labels(n)), n))
         return {node: self._place(self._labels(node)) for node in order}
 
@@ -263,9 +263,9 @@ def _to_class(chars: list[str]) -> str:
 def build_sigma_context() -> bytes:
     """Returns JSON of the two sets that Python's final sigma rule looks at.
 
-    Python does not show them, but `lower` tells: a character in front of a
-    capital sigma makes it final by itself (cased), or lets an "A" before it do
-    so (case-ignorable). A character that is both counts as ignorable.
+    Python does not export the sets, but `lower` reveals them. A cased character
+    makes a capital sigma after it final; a case-ignorable one lets an "A"
+    before it do so. A character that is both counts as case-ignorable.
     """
     sigma = normalizer.CAPITAL_SIGMA
     cased, ignorable = [], []
@@ -282,7 +282,7 @@ def build_sigma_context() -> bytes:
 
 
 def _write(name: str, contents: bytes) -> None:
-    """Packs and writes one table, if it changed and writing is wanted."""
+    """Packs and writes one table, if it changed and this is no dry run."""
     path = pathlib.Path(normalizer.__file__).parent / "tables" / name
     packed = lzma.compress(contents, preset=9 | lzma.PRESET_EXTREME)
     state = "changed"

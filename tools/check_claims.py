@@ -1,4 +1,4 @@
-"""Checks the numbers of the pages against the files that they come from.
+"""Checks the numbers on the documentation's pages against result files.
 
     python -m tools.check_claims          checks; `make claims`
     python -m tools.check_claims --list   prints each figure with its name
@@ -7,11 +7,11 @@ A comment names the figures that the numbers of its line show, in their order:
 
     12 of 13 reach the target <!-- claims: scores.reached scores.count -->
 
-Alone on a line it is for the rows of the next table, and `gpu.table.*` are all
-figures that begin so. A number shows a figure if it is the figure, rounded to
-its own digits. In the README, the start page and the summary of the results
-every number has a figure or a mark: † if no output of its command is committed,
-then it also stands below that summary, or * if it was measured by hand.
+A comment alone on a line is for the rows of the next table. `gpu.table.*` means
+all figures with this prefix. A number must equal its figure, rounded to the
+number's digits. In the README, the start page and the summary of the results,
+every number needs a figure or a mark. † means that no output of its command is
+committed; the number is also below that summary. * means measured by hand.
 """
 
 import gzip
@@ -39,8 +39,8 @@ _PAGES = (
 )
 _WHOLLY_CHECKED = _PAGES[:2]
 _COMMENT = re.compile(r"<!-- claims: (.*?) -->")
-# No claims: code, comments, links, names with numbers. Descriptions of pictures
-# are.
+# Code, comments, links and names with numbers make no claims, so their numbers
+# are not checked. Descriptions of pictures are.
 _NOT_TEXT = re.compile(
     r"`[^`]*`|<!--.*?-->|<img alt=|src=[^>]*>|\]\([^)]*\)"
     r"|(Python|Keras|SQuAD|Apache|transformers|eedf571) [\d.]+( \w\w [\d.]+)?"
@@ -57,7 +57,7 @@ def _read(path: pathlib.Path):
 
 
 def _group(runs: Iterator[tuple]) -> dict:
-    """Returns the scores by task and by who trained."""
+    """Returns lists of scores by task and trainer."""
     scores: dict = {}
     for task, trainer, score in runs:
         scores.setdefault(task, {}).setdefault(trainer, []).append(score)
@@ -71,7 +71,7 @@ def read_scores() -> dict[tuple[str, str], dict[str, list[float]]]:
         for path in sorted((_RESULTS / "finetune_quality").glob("*.json"))
         for task, framework, _ in [path.stem.rsplit(".", 2)]
         for metric, score in _read(path)["scores"].items()
-        # Both sides answer nothing there, so equal scores mean nothing.
+        # On squad2.0, both answer nothing, so equal scores mean nothing.
         if task != "squad2.0" and metric in ("accuracy", "exact_match", "f1")
     )
 
@@ -89,7 +89,7 @@ def compare(ours: list[float], theirs: list[float]) -> dict[str, float]:
 
 
 def is_missed(difference: float, error: float) -> bool:
-    """Returns whether a score is a point and two standard errors below."""
+    """Returns True if a score is over 1 point and 2 standard errors lower."""
     return difference < -1 and difference < -2 * error
 
 
@@ -217,7 +217,7 @@ def read_figures() -> dict[str, float]:
                 "original": _original_figures(),
                 "models_by_name": len(models),
                 "format_pairs": len(FORMATS) ** 2,
-                # "32 of 41340 spans differ."
+                # The last line is such as "32 of 41340 spans differ."
                 "answers.differ": int(answers[-1].split()[0]),
                 "answers.spans": int(answers[-1].split()[2]),
             }
@@ -234,10 +234,10 @@ def _flatten(tree: _Tree, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 
 def shows(number: str, figure: float) -> bool:
-    """Returns whether a number is the figure, rounded to its digits.
+    """Returns True if a number is the figure, rounded to the number's digits.
 
-    547,000 shows 546,907: of an integer that ends in zeros, at least its first
-    three digits count.
+    547,000 shows 546,907: the zeros at the end of an integer do not count, but
+    the first three digits always do.
     """
     digits, _, exponent = number.replace(",", "").strip("+-").partition("e")
     whole, _, decimals = digits.partition(".")
@@ -247,7 +247,7 @@ def shows(number: str, figure: float) -> bool:
 
 
 def _errors(text: str, names: str, figures: dict[str, float]) -> Iterator[str]:
-    """Yields what is wrong with the unmarked numbers of a line or table."""
+    """Yields the errors in the unmarked numbers of a line or table."""
     expected = [
         x
         for name in names.split()
@@ -269,9 +269,9 @@ def check(
     """Yields the errors of a page.
 
     Args:
-      page: Its text.
-      checked: The part, from its beginning, whose every number is checked.
-      body: The text in which a number marked † has to stand, too.
+      page: The page's text.
+      checked: The beginning of the page, where every number is checked.
+      body: The text that must contain each number with the mark †, too.
       figures: The figures by name.
     """
     count = checked.count("\n")

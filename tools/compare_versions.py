@@ -1,12 +1,12 @@
-"""Compares what an old commit and this working tree read, write and accept.
+"""Compares the files and flags of an old commit with this working tree's.
 
     python tools/compare_versions.py --old_commit=5b64c02 --work_dir=.cache/old
 
 The old code makes fixtures below --work_dir, once: data, models, exports, and
 runs stopped halfway. The new code then runs the same commands and finishes
-copies of the stopped runs; the files it writes must be the same. One line is
-printed for each check, and the exit status is 1 if any differs. Paths are part
-of what is compared, so --work_dir cannot be moved.
+copies of the stopped runs, and its files must be equal. The program prints one
+line for each check; the exit status is 1 if any differs. Files contain paths,
+so --work_dir cannot be moved.
 """
 
 import concurrent.futures
@@ -59,22 +59,22 @@ _JOBS = flags.DEFINE_integer("jobs", 2, "Commands that run at the same time.")
 _TIMEOUT_SECONDS = 1200
 _MOST_SHOWN = 5
 # Values that differ between two runs of the same code, by file and JSON path:
-# times and sizes, and what contains them.
+# times, sizes, and values that contain times or sizes.
 _VOLATILE = re.compile(
     r"per_second|milliseconds|/Latency in ms|date_saved|"
     r"model_card.json/(sha256|bytes|verification/\d+/detail)|"
     r"MODEL_CARD.md/(SHA-256|Bytes|Verification)/|sha256/README.md"
 )
-# Files that differ in the same way: pictures of the speed, messages with maps,
-# and models, whose outputs are compared in the last stage.
+# Files that differ between two runs, too: plots of the speed, protos with maps,
+# and models. The last stage compares the outputs of the models.
 _OPAQUE = re.compile(
     r"curves\.png$|warmup_requests$|\.pb$|variables\.|\.tflite$|\.keras$"
 )
 _EVENTS = "events.out.tfevents"
 
-# Stage/check; for a check of resuming the signal that stops the old code, and
-# the file and number of its lines to wait for; and the command. In other checks
-# a * stands for each of the words before the colon.
+# Each entry is "stage/check: command". In a check of resuming, the signal that
+# stops the old code, and the file and number of lines to wait for, come before
+# the colon. In other checks, * stands for each of the words before the colon.
 _CHECKS = """
 data/vocabulary: run/learn_vocabulary.py --input_file={inputs}/text.txt
   --output_file={out}/vocab.txt --vocab_size=2000 --num_unused=99
@@ -177,16 +177,16 @@ _SHARED = {
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """A command whose results are compared.
+    """A command to run with both versions, to compare its results.
 
     Attributes:
       stage: The group that it runs with.
       name: The folder of its results.
       stop: Signal, file and number of lines that stop a first run of the old
         code; empty if nothing is resumed.
-      command: Script and flags; {out}, {old}, {side} and {inputs} stand for
-        folders: of this check, of the old results, of those of the version
-        that runs, and of what both read.
+      command: Script and flags, with names of folders: {out} is this check's,
+        {old} has the old results, {side} has the results of the version that
+        runs, and {inputs} has the inputs of both versions.
     """
 
     stage: str
@@ -211,10 +211,10 @@ def _read_checks() -> Iterator[Check]:
 
 
 class Comparison:
-    """The old version's fixtures, and the new version's results beside them.
+    """Makes the old version's results and compares the new version's to them.
 
     Args:
-      work_dir: Where everything is kept.
+      work_dir: The folder of inputs, results and logs.
       old_tree: A checkout of the old version.
       new_tree: A checkout of the new version.
     """
@@ -241,7 +241,7 @@ class Comparison:
         _report(check.name, "made", begin)
 
     def compare(self, check: Check) -> bool:
-        """Runs a command with the new code; returns whether all is equal."""
+        """Runs a command with the new code; returns True if all is equal."""
         begin = time.monotonic()
         found = self._run_new(check) if _RUN.value else []
         folders = (self._folder(side, check) for side in ("old", "new"))
@@ -252,7 +252,7 @@ class Comparison:
         return not found
 
     def _run_new(self, check: Check) -> list[str]:
-        """Runs a command with the new code; returns what went wrong."""
+        """Runs a command with the new code; returns its errors."""
         out = self._begin(check, "new")
         if check.stop:
             unfinished = self._folder("unfinished", check)
@@ -266,7 +266,7 @@ class Comparison:
         return []
 
     def compare_flags(self) -> bool:
-        """Compares the flags of all scripts; returns whether all are equal."""
+        """Compares the flags of all scripts; returns True if all are equal."""
         begin = time.monotonic()
         old, new = (
             {script: self._describe(side, script) for script in self._scripts()}
@@ -305,7 +305,7 @@ class Comparison:
         out = str(self._folder("out", check))
         command, _, stdout = command.replace("{out}", out).partition(" > ")
         words = [*_expand(shlex.split(command))]
-        # The script may stand behind shared flags.
+        # The script may come after shared flags, so move it to the front.
         words.sort(key=lambda word: not word.endswith(".py"))
         log_path = self._log_path(check, side)
         with open(log_path, "a") as log, open(stdout or log_path, "a") as file:
@@ -347,7 +347,7 @@ class Comparison:
             if process.poll() is not None:
                 raise RuntimeError(f"{check.name} ended before it was stopped.")
             time.sleep(0.002)
-        if name == "SIGKILL":  # With its worker processes.
+        if name == "SIGKILL":  # Kill the worker processes, too.
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.send_signal(signal.Signals[name])
@@ -364,7 +364,7 @@ class Comparison:
 
     def _describe(self, side: str, script: str) -> dict[str, Any]:
         """Returns a script's flags, and its exit status without them."""
-        # The demo alone requires none.
+        # Only the demo runs without flags, so it gets a wrong one to fail.
         wrong = ["--num_train_steps=-1"] if script == "run/demo.py" else []
         xml, bare = (
             subprocess.run(
@@ -420,7 +420,7 @@ def _report(name: str, result: str, begin: float) -> None:
 
 
 def _folder_differences(old: pathlib.Path, new: pathlib.Path) -> Iterator[str]:
-    """Yields how the files below two folders differ."""
+    """Yields the differences between the files below two folders."""
     files = [_find_files(folder) for folder in (old, new)]
     for name in sorted(files[0].keys() | files[1].keys()):
         if name not in files[0] or name not in files[1]:
@@ -431,7 +431,7 @@ def _folder_differences(old: pathlib.Path, new: pathlib.Path) -> Iterator[str]:
 
 
 def _find_files(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
-    """Returns files by name; TensorBoard's of one folder have the same."""
+    """Returns files by name; TensorBoard's in one folder share a name."""
     found: dict[str, list[pathlib.Path]] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -442,7 +442,7 @@ def _find_files(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
 
 
 def _read_files(paths: list[pathlib.Path]) -> Any:
-    """Returns what is compared of a file: values by name, a text, or a hash."""
+    """Returns a file as values by name, a text, or a hash, to compare."""
     path = paths[0]
     if _EVENTS in path.name:
         return {
@@ -478,7 +478,7 @@ def _read_tables(text: str) -> dict[str, dict[str, str]]:
 
 
 def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
-    """Yields how two values differ, each with its path."""
+    """Yields the differences between two values, each with its path."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() ^ new.keys()):
             yield f"{path}/{key} is only in {'old' if key in old else 'new'}"
@@ -497,7 +497,7 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
         elif old.tobytes() != new.tobytes():
             yield f"{path} has other values"
     elif old != new:
-        # From a little before the first difference.
+        # Show both values from a little before their first difference.
         texts = [str(value) for value in (old, new)]
         begin = max(0, len(os.path.commonprefix(texts)) - 20)
         shown = [repr(text[begin : begin + 60]) for text in texts]
@@ -565,7 +565,7 @@ def _write_csv(path: pathlib.Path, rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str]) -> None:
     del argv
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # Of TensorBoard's imports.
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"  # Or else TensorBoard logs.
     work_dir = pathlib.Path(_WORK_DIR.value).resolve()
     tree = _OLD_TREE.value or str(work_dir / "old_tree")
     if not os.path.exists(tree):
@@ -577,7 +577,7 @@ def main(argv: list[str]) -> None:
     only = {*(_ONLY.value or [check.stage for check in checks] + ["flags"])}
     same = []
     with concurrent.futures.ThreadPoolExecutor(_JOBS.value) as pool:
-        # A stage reads what the stages before it made.
+        # A stage reads the results of earlier stages, so stages run in order.
         for _, group in itertools.groupby(checks, lambda check: check.stage):
             [*pool.map(comparison.make, group)]
         for _, group in itertools.groupby(checks, lambda check: check.stage):

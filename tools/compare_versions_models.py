@@ -1,7 +1,7 @@
 """Outputs of models in one version of the project, for compare_versions.py.
 
-It runs with the Python path of that version and uses public names only, except
-that `make_keras` also looks at the layers of the old version's models.
+The program runs with the Python path of that version and uses only public
+names, but `make_keras` also reads the layers of the old version's models.
 
     python compare_versions_models.py make_keras|answer|serve FOLDER PATH...
 """
@@ -104,7 +104,7 @@ def _inputs(model: keras.Model) -> Arrays:
 
 
 def _numbers(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns an input of that name, of rows of unequal lengths."""
+    """Returns values for an input by its name, in rows of unequal lengths."""
     places = np.broadcast_to(np.arange(shape[-1]), shape)
     if name == "input_mask":
         ends = shape[-1] - np.arange(np.prod(shape[:-1])) % 3 * 5
@@ -117,7 +117,7 @@ def _numbers(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _strings(name: str, names: list[str]) -> Any:
-    """Returns an input of that name: texts, or examples with all `names`."""
+    """Returns strings for an input: texts, or Examples with all `names`."""
     if name not in _EXAMPLES:
         return _STRINGS.get(name, _TEXTS)
     examples = [tf.train.Example() for _ in _TEXTS]
@@ -131,7 +131,7 @@ def _strings(name: str, names: list[str]) -> Any:
 
 
 def _flatten(prefix: str, tree: Any) -> Arrays:
-    """Returns nested tensors by their paths, of types that NumPy stores."""
+    """Returns nested tensors by path, cast to types that NumPy stores."""
     arrays = {}
     for path, value in keras.tree.flatten_with_path(tree):
         value = np.asarray(value)
@@ -150,13 +150,13 @@ def answer(folder: pathlib.Path, paths: list[pathlib.Path]) -> None:
     """Writes outputs and signatures of models of all formats."""
     facts = {}
     for name in ("BertModel", "load_model", "build_optimizer"):
-        getattr(bert_tf, name)  # Imports classes, which Keras then knows.
+        getattr(bert_tf, name)  # Imports classes and registers them in Keras.
         known = keras.saving.get_custom_objects()
         facts[name] = {key: 1 for key in known if key.startswith("bert_tf>")}
     (folder / "registered.json").write_text(json.dumps(facts))
     failed = False
     for path in paths:
-        # The same for both versions.
+        # Drop the version, so that both versions write equal file names.
         name = "_".join(path.parts[-3:]).replace("old_", "").replace("new_", "")
         try:
             arrays, facts = _answer(path)
@@ -316,7 +316,7 @@ def _get(url: str, body: dict | None = None) -> str | None:
 
 
 def _ask(url: str) -> dict[str, Any]:
-    """Returns metadata and, for each signature of strings, its answers."""
+    """Returns the metadata and the answers of each signature of strings."""
     answers = {"metadata": json.loads(_get(f"{url}/metadata"))}
     signatures = answers["metadata"]["metadata"]["signature_def"]
     for name, signature in signatures["signature_def"].items():

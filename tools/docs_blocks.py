@@ -1,7 +1,7 @@
-"""Code blocks of the documentation: where they are, and which are executed.
+"""Finds the documentation's code blocks, and those that are not executed.
 
-`make docs-test` executes each block of bash and Python, unless a comment stands
-before it:
+`make docs-test` executes each block of bash and Python, unless a comment such
+as this comes before the block:
 
     <!-- not run: needs two hosts -->
 """
@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from tools import docs_links
 
 EXECUTED = ("bash", "python")
-# Parsed by tests, or shown alone.
+# Languages that pages may use; tests parse some of them without execution.
 LANGUAGES = (
     *EXECUTED,
     *"javascript json kotlin mermaid starlark swift text yaml".split(),
 )
-# Pages beside those in docs/.
+# Pages outside docs/ with code to execute.
 OUTSIDE = ("README.md", "CONTRIBUTING.md", "export/deploy/README.md")
 _BLOCK = re.compile(
     r"(?ms)^(?:<!-- not run: (?P<reason>[^>]*?) -->\n+)?"
@@ -35,9 +35,9 @@ class Block:
     Attributes:
       page: The path of the page in the repository.
       line: The line of its first fence.
-      language: The word after that fence, or "".
-      text: Its lines.
-      reason: Why it is not executed; None if it is, or only parsed.
+      language: The word after the first fence, or "".
+      text: The lines between the fences.
+      reason: Why it is not executed; None if it is, or if it is only parsed.
     """
 
     page: str
@@ -52,7 +52,7 @@ class Block:
 
     @property
     def title(self) -> str:
-        """The first line that does something, shortened."""
+        """The first line that is not blank or a comment, shortened."""
         lines = (x.strip() for x in self.text.splitlines())
         first = next((x for x in lines if x and not x.startswith("#")), "")
         return first if len(first) < 70 else f"{first[:66]}..."

@@ -1,6 +1,6 @@
 """Tiny models and files under the names that the documentation's blocks use.
 
-The models have random weights; their vocabulary is that of docs/samples.
+The models have random weights, and a vocabulary made from docs/samples.
 """
 
 import collections
@@ -21,10 +21,10 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
 _SAMPLES = pathlib.Path(__file__).resolve().parents[1] / "docs" / "samples"
-# Names of released models, which a path of that name replaces. A name with a
-# prefix is replaced in the blocks.
+# A folder with the name of a released model is read instead of that model. A
+# name with the prefix hf:// is replaced in the blocks.
 _MINILM = "all-MiniLM-L6-v2"
-# Their layers; four are what the features of Table 7 need.
+# The models' numbers of layers; the features of Table 7 need four.
 _MODELS = {
     _MINILM: 2,
     "bert-base-cased": 4,
@@ -47,7 +47,7 @@ _CONFIG = {
 
 
 def replace_names(text: str) -> str:
-    """Returns a block with names of models that are paths here."""
+    """Replaces the names of models in a block by paths."""
     return text.replace(f"hf://sentence-transformers/{_MINILM}", _MINILM)
 
 
@@ -119,7 +119,7 @@ def write(folder: str) -> None:
         path = _SAMPLES / "topics" / f"{source}.csv"
         with open(path, encoding="utf-8", newline="") as file:
             topics = list(csv.DictReader(file))[:count]
-        # Every column that a page names.
+        # Rows have every column that a page names.
         rows = [
             {
                 "id": index,

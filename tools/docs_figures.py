@@ -2,9 +2,9 @@
 
     python -m tools.docs_figures
 
-Vectors and attention are those of MiniLM, of the tests' requirements. The files
-in docs/images are committed; the site inverts the light of .svg files in its
-dark colors.
+MiniLM, from the tests' requirements, computes the vectors and the attention.
+The files in docs/images are committed. The site inverts the lightness of .svg
+files in its dark theme.
 """
 
 import os
@@ -66,7 +66,7 @@ def save(figure: Figure, name: str) -> None:
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / f"{name}.svg"
     figure.savefig(path, metadata={"Date": None})
-    # Texts keep to the fonts of the page.
+    # Matplotlib writes spaces at line ends, which must not be committed.
     text = path.read_text(encoding="utf-8")
     path.write_text("\n".join(x.rstrip() for x in text.splitlines()) + "\n")
 
@@ -237,7 +237,7 @@ def draw_embeddings(dimensions: int = 8) -> None:
 
 
 def records() -> Iterator[tuple[list[tuple[str, str, str]], bool]]:
-    """Yields records: token, what is shown of it, what was done; is_next."""
+    """Yields (tokens, is_next); a token is (original, shown, kind of mask)."""
     tokenizer = bert_tf.load_tokenizer(minilm.directory())
     with tempfile.TemporaryDirectory() as folder:
         text = os.path.join(folder, "text.txt")
@@ -373,7 +373,7 @@ def windows() -> tuple[list[str], list[squad_features.InputFeatures]]:
 
 
 def draw_windows() -> None:
-    """Draws which tokens each window reads, and where each counts."""
+    """Draws the tokens of each window, darker where the window counts."""
     tokens, made = windows()
     figure = new_figure(8.4, 2.6)
     axes = figure.subplots()
@@ -430,7 +430,7 @@ def attention() -> tuple[list[str], np.ndarray]:
 
 
 def choose_heads(tokens: list[str], probs: np.ndarray):
-    """Yields title and place of the head that does most of one thing."""
+    """Yields titles and scores [layers, heads]; the highest selects a head."""
     inner = slice(1, len(tokens) - 1)
     before = np.diagonal(probs, -1, 2, 3)[..., 1:-1].mean(-1)
     yield "the token before", before

@@ -1,13 +1,13 @@
-"""Extension of Griffe: docstrings as Markdown."""
+"""Griffe extension that turns docstrings into Markdown."""
 
 import re
 from typing import Any
 
 import griffe
 
-# A type or shape in a docstring, which Markdown would take for HTML.
+# The start of a type in a docstring, which Markdown would read as HTML.
 _TAG = re.compile(r"<(?=[A-Za-z/])")
-# The name of the section whose `>>>` become code.
+# Griffe shows `>>>` as code only in a section "Examples", so it is renamed.
 _EXAMPLE = re.compile(r"(?m)^( *)Example:$")
 _CODE = re.compile(r"(`+)(.*?)\1", re.DOTALL)
 
@@ -22,7 +22,7 @@ def escape(text: str) -> str:
 
 
 class DocstringsExtension(griffe.Extension):
-    """Makes Markdown of the docstrings of all objects."""
+    """Turns the docstrings of all objects into Markdown."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Changes the docstring of an object that was read."""

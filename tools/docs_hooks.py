@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: pages from outside docs/, generated ones, and links."""
+"""MkDocs hooks: add generated pages and pages outside docs/, rewrite links."""
 
 import pathlib
 import sys
@@ -9,7 +9,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from mkdocs.structure.files import Files
 
-# MkDocs loads a hook from its path alone.
+# MkDocs loads a hook by its path, so `tools` is not importable without this.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from tools import docs_blocks  # noqa: E402
@@ -17,12 +17,12 @@ from tools import docs_links  # noqa: E402
 from tools import docs_notebooks  # noqa: E402
 from tools import docs_reference  # noqa: E402
 
-# The text of each generated page, and the bytes of other files, by their names.
+# The text of each generated page, and the bytes of other files, by name.
 _generated: dict[str, str] = {}
 _files: dict[str, bytes] = {}
 _BLOCKS = "reference/blocks/index.md"
-# How much more than 1 a page counts in search: guides answer most questions
-# better than lists of names.
+# A page's weight in search, otherwise 1: guides answer most questions better
+# than lists of names.
 _BOOSTS = {
     "guides/": 3,
     "pretraining.md": 3,
@@ -49,7 +49,7 @@ def _names(nav: Any) -> list[str]:
 
 
 def _expand(nav: Any, pages: list[str]) -> Any:
-    """Returns the menu with the pages of `folder/*` in place of that."""
+    """Returns the menu with each `folder/*` replaced by the folder's pages."""
     if isinstance(nav, dict):
         return {title: _expand(value, pages) for title, value in nav.items()}
     if isinstance(nav, list):
@@ -60,7 +60,7 @@ def _expand(nav: Any, pages: list[str]) -> Any:
 
 
 def _folder(folder: str, pages: list[str]) -> list[Any]:
-    """Returns the menu of a folder: its pages, then those of its folders."""
+    """Returns the menu of a folder: its pages, then its subfolders' pages."""
     inside = [x for x in pages if x.startswith(folder)]
     here = [x for x in inside if "/" not in x.removeprefix(folder)]
     below = [x for x in inside if x not in here]
@@ -68,7 +68,7 @@ def _folder(folder: str, pages: list[str]) -> list[Any]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Makes the generated pages and gives them their places in the menu."""
+    """Generates pages and adds them to the menu."""
     try:
         _generated.update(docs_reference.pages())
     except docs_reference.UndocumentedError as error:
@@ -82,7 +82,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the generated pages, and those of the menu outside docs/."""
+    """Adds the generated pages, and the menu's pages outside docs/."""
     for name, content in (_generated | _files).items():
         files.append(File.generated(config, name, content=content))
     for name in _names(config.nav):

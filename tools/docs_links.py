@@ -1,8 +1,8 @@
-"""Links of Markdown pages: on GitHub they name files, on the site pages.
+"""Rewrites links of Markdown pages: to files on GitHub, to pages on the site.
 
-A page's name is its path in the repository. On the site docs/serving.md is
-serving.md, and a file elsewhere keeps its path: export/deploy/README.md. A
-notebook is a page there: notebooks/serve.md.
+A page's name is its path in the repository. On the site, docs/serving.md is
+serving.md, a file elsewhere keeps its path, as export/deploy/README.md, and a
+notebook is a page, as notebooks/serve.md.
 """
 
 import pathlib
@@ -36,11 +36,11 @@ def site_path(path: str) -> str:
 
 
 def target(path: str, link: str) -> tuple[str, str] | None:
-    """Returns the file that a link of a file names, and the anchor.
+    """Returns the file and the anchor that a link points to.
 
     Args:
       path: The path of the file that has the link, in the repository.
-      link: What the link has between its parentheses.
+      link: The text between the link's parentheses.
 
     Returns:
       A path in the repository and an anchor or "", or None for an address
@@ -72,7 +72,7 @@ def links(text: str) -> Iterator[str]:
 
 
 def rewrite(path: str, text: str) -> str:
-    """Returns the text of a file with the links that it has on the site."""
+    """Returns the text of a file with its links rewritten for the site."""
     folder = posixpath.dirname(site_path(path))
 
     def replace(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Pages of the notebooks, made from them with their outputs."""
+"""Converts the notebooks, with their outputs, to pages of the site."""
 
 import pathlib
 from typing import Any
@@ -8,7 +8,7 @@ import nbformat
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = "notebooks/"
-# In the order of the menu.
+# The menu has the notebooks in this order.
 _NAMES = (
     *("classify", "few_labels", "tag", "answer_questions", "pretrain"),
     *("serve", "phone"),
@@ -39,7 +39,7 @@ def pages() -> tuple[dict[str, str], dict[str, bytes]]:
         summary = " ".join(summary.split("\n\n")[0].split())
         rows.append(f"| [{title}]({name}.md) | {summary} |\n")
         text, pictures = _convert(notebook, name)
-        # A download, which is no link between pages.
+        # HTML, because the hook would rewrite a Markdown link as one to a page.
         note = f'<a href="{name}.ipynb" download>Download the notebook</a>'
         texts[f"{FOLDER}{name}.md"] = text.replace(
             heading, f"{heading}\n\n{note}", 1

@@ -1,9 +1,9 @@
-"""Draws the plots of docs/results.md and the README from what was measured.
+"""Draws the plots of docs/results.md and the README from measurements.
 
     python -m tools.docs_plots
 
-Scores and curves are in the JSON files of benchmarks/results; times are in the
-tables of docs/results.md, which each name their command.
+Scores and curves come from the JSON files of benchmarks/results. Times come
+from the tables of docs/results.md, which name their commands.
 """
 
 import json
@@ -26,7 +26,7 @@ _METRICS = {"exact_match": "EM", "f1": "F1"}
 
 
 def read_table(page: str, first_cells: Sequence[str]) -> list[list[str]]:
-    """Returns the rows of the table whose header begins with some cells."""
+    """Returns the rows of the table with these first cells in its header."""
     header = "| " + " | ".join(first_cells) + " |"
     lines = page[page.index(header) :].split("\n\n")[0].splitlines()[2:]
     return [
@@ -88,7 +88,7 @@ def draw_latency() -> None:
 
 
 def read_ratios() -> list[tuple[str, float]]:
-    """Returns what is how many times as fast as a peer."""
+    """Returns tasks with the ratio of this project's speed to a peer's."""
     page = _PAGE.read_text(encoding="utf-8")
     speed = read_table(page, ("what", "ours", "peer", "ratio"))
     ratios = [("tokenizing: FastBertTokenizer", float(speed[1][3]))]
@@ -116,7 +116,7 @@ def read_ratios() -> list[tuple[str, float]]:
 
 
 def draw_ratios() -> None:
-    """Draws how many times as fast as named peers this project is."""
+    """Draws the ratios of this project's speed to its peers' speeds."""
     ratios = read_ratios()
     figure = docs_figures.new_figure(7.2, 2.7)
     axes = figure.subplots()
@@ -139,7 +139,7 @@ def draw_ratios() -> None:
 
 
 def draw_curve() -> None:
-    """Draws the fine-tuning that docs/guides/classify.md shows."""
+    """Draws loss and accuracy of the fine-tuning in docs/guides/classify.md."""
     folder = _RESULTS / "topics"
     lines = (folder / "train_metrics.jsonl").read_text("utf-8").splitlines()
     rows = [json.loads(line) for line in lines]

@@ -1,4 +1,4 @@
-"""Pages that are generated for the site: commands, and the Python API.
+"""Generates the site's reference pages of the commands and the Python API.
 
 Commands are read from the dataclasses of their modules, the API from the
 sources, so nothing here imports TensorFlow.
@@ -49,7 +49,7 @@ _SUBJECTS = {
     "training": ("Training", ("build_optimizer",)),
     "export": ("Export", ("export_savedmodel", "export_tflite")),
 }
-# What docs/adding_a_task.md builds on.
+# docs/adding_a_task.md uses these names, so they have a page, too.
 _EXTENSION = (
     "bert_tf.tasks.task.Task",
     "bert_tf.tasks.task.Features",
@@ -63,9 +63,9 @@ class UndocumentedError(Exception):
 
 
 def scripts() -> dict[str, str]:
-    """Returns the module of `bert_tf.commands` of each script, by its path.
+    """Returns the module in `bert_tf.commands` of each script, by path.
 
-    In the order of a user's work: {"run/demo.py": "demo", ...}.
+    The order follows a user's work: {"run/demo.py": "demo", ...}.
     """
     doors = {}
     for path in [*ROOT.glob("run/*.py"), *ROOT.glob("export/*.py")]:
@@ -145,7 +145,7 @@ def _flag_tables(config_cls: type) -> Iterator[str]:
 
 
 def _form(field: dataclasses.Field, annotation: Any) -> str:
-    """Returns how a flag is written, such as `--seed=INTEGER`."""
+    """Returns the usage of a flag, such as `--seed=INTEGER`."""
     if isinstance(annotation, types.UnionType):
         (annotation,) = set(typing.get_args(annotation)) - {type(None)}
     name = field.metadata["name"] or field.name
@@ -173,7 +173,7 @@ def _escape(text: str) -> str:
 
 
 def _markdown(docstring: str) -> str:
-    """Returns a docstring whose indented blocks are code as Markdown."""
+    """Converts a docstring to Markdown; its indented blocks become code."""
     blocks = []
     for block in re.split(r"\n\s*\n", docstring.strip("\n")):
         if block.startswith("  "):
@@ -257,7 +257,7 @@ def _rooms() -> list[str]:
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     table = page.split("| packages | contents |")[1].split("\n\n")[0]
     names = re.findall(r"`(\w+)`", re.sub(r"(?m)\|[^|]*\|$", "", table))
-    # Commands have pages of their own.
+    # Commands have other pages, so they get none here.
     return sorted(set(names) - {"__main__", "commands"})
 
 
@@ -270,7 +270,7 @@ def _module_title(module: str) -> str:
 
 
 def _room_page(room: str) -> str:
-    """Returns a page with the modules of a package and what they define."""
+    """Returns a page with the modules of a package and their public names."""
     lines = [f"# bert_tf.{room}\n", _escape(_module_title(f"bert_tf.{room}"))]
     path = _module_path(f"bert_tf.{room}")
     paths = (

@@ -1,9 +1,9 @@
 """Executes the code blocks of the documentation: `make docs-test`.
 
-Each page runs from top to bottom in a folder of its own, with the scripts and
-with tiny models, trained shortly, under the names of real ones. `python` is
-forked from a process that has imported TensorFlow, since a page has up to
-thirty commands.
+Each page runs from top to bottom in its own folder, which has the scripts, and
+tiny models under the names of real models. `python` is forked from a process
+that has imported TensorFlow, or else each of a page's up to thirty commands
+would import it.
 """
 
 import contextlib
@@ -32,17 +32,17 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 # Seconds that a block may take.
 _TIMEOUT = 240
 _LINKED = ("bert_tf", "docs", "export", "run", "tools", "tests", "benchmarks")
-# Flags that are added to those of a page. Compiling a tiny model takes longer
-# than training it, and training long teaches it nothing.
+# Flags that are added to a page's flags, because compiling a tiny model takes
+# longer than training it, and long training teaches it nothing.
 _SHORTER = {
     "finetune_": ["--xla=off", "--num_train_epochs=1"],
     "distill": ["--xla=off", "--num_train_epochs=1"],
     "pretrain.": ["--xla=off", "--num_train_steps=9", "--num_warmup_steps=1"],
 }
-# A page that does this before it uses the classifier makes it.
+# A page with this flag before the classifier's first use starts without one.
 _TRAINS = "--output_dir=output/topics "
 _READY = "http://localhost:8501/readyz"
-# A page with a server has its port for itself.
+# Pages with a server use one port, so only one of these runs at a time.
 _server_lock = threading.Lock()
 
 _PYTHON = """\
@@ -58,7 +58,7 @@ sys.exit(int(connection.recv(20) or b"1"))
 
 def _fork_server(path: str) -> None:
     """Answers each connection with the exit status of a forked Python."""
-    # Their functions start no thread before a script calls them.
+    # These imports start no threads, which a fork would not copy.
     import tensorflow  # noqa: F401, ICN001
 
     import bert_tf.commands  # noqa: F401
@@ -105,7 +105,7 @@ def _wait(child: int, connection: socket.socket) -> None:
 
 
 def _python(folder: str, words: list[str]) -> None:
-    """Does what `python` with these arguments does in a folder."""
+    """Runs like `python` with these arguments in a folder."""
     os.chdir(folder)
     sys.path[0] = folder
     if words[0] == "-c":
@@ -145,7 +145,7 @@ class _Failure:
 
 
 class _Page:
-    """A page in its folder, with the processes that its blocks leave."""
+    """A page in its folder, with the processes that its blocks start."""
 
     def __init__(self, name: str, folder: str, environment: dict) -> None:
         self._name = name
@@ -293,7 +293,7 @@ def _run_page(page: str, folder: str, made: str, environment: dict):
 
 
 def run(pages: list[str]) -> bool:
-    """Executes pages, prints what was and what was not; True without errors."""
+    """Executes pages and prints a report; returns True if no block failed."""
     started = time.monotonic()
     executed, failures = 0, []
     with tempfile.TemporaryDirectory() as folder:

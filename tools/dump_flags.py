@@ -1,4 +1,4 @@
-"""Prints every flag of every command: a line each, sorted.
+"""Prints the flags of all commands, sorted, one line for each flag.
 
   python tools/dump_flags.py > flags.txt
 

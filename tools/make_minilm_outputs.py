@@ -2,8 +2,8 @@
 
     python -m tools.make_minilm_outputs --nodry_run
 
-It makes an environment with the packages of `minilm.PEER` and runs on the CPU,
-deterministically.
+The program makes an environment with the packages of `minilm.PEER` and computes
+on the CPU, deterministically.
 """
 
 import json

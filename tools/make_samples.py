@@ -1,8 +1,8 @@
 """Makes the small data sets of the guides, in docs/samples/.
 
-The texts of docs/samples/topics are written by hand; the others are filled
-templates, with other names and words in the dev files than in the training
-files. The same call always makes the same files.
+The texts of docs/samples/topics are written by hand. All other texts are filled
+templates; dev files and training files have different names and words in the
+gaps. Every call makes identical files.
 """
 
 import csv
@@ -67,7 +67,7 @@ _NAME_SENTENCES_OF_DEV = (
     "The strike ended without a result .",
     "Investors see {ORG} ahead of {ORG} .",
 )
-# A paragraph, and questions with what answers them.
+# Paragraphs, each with questions and the names of the values that answer them.
 _PARAGRAPHS = (
     (
         "{person} was born in {city} in {year}. After school {person} trained "
@@ -119,13 +119,13 @@ _NUM_CHOICES = 4
 
 
 def _split(items: list[str], is_dev: bool) -> list[str]:
-    """Returns three quarters of the items for training, or the rest."""
+    """Returns the first three quarters of the items, or the rest for dev."""
     border = len(items) * 3 // 4
     return items[border:] if is_dev else items[:border]
 
 
 class _Names:
-    """Draws names; those of dev never appear in training."""
+    """Draws names; names in dev files never appear in training files."""
 
     def __init__(self, rng: random.Random, is_dev: bool) -> None:
         self._rng = rng
@@ -144,7 +144,7 @@ class _Names:
 
 
 def tagged_sentences(count: int, is_dev: bool) -> Iterator[str]:
-    """Yields sentences as lines of a word and its IOB2 tag."""
+    """Yields sentences, each line a word and its IOB2 tag: "Lyon B-LOC"."""
     rng = random.Random(f"{_SEED} names {is_dev}")
     names = _Names(rng, is_dev)
     templates = _NAME_SENTENCES_OF_DEV if is_dev else _NAME_SENTENCES
@@ -202,7 +202,7 @@ def questions(count: int, is_dev: bool) -> dict:
 
 
 def quiz(count: int, is_dev: bool) -> Iterator[list[str]]:
-    """Yields a question, four words, and the number of the right one."""
+    """Yields a question, four words, and the index of the correct word."""
     rng = random.Random(f"{_SEED} quiz {is_dev}")
     words = {
         category: _split(text.split("|"), is_dev)
@@ -219,7 +219,7 @@ def quiz(count: int, is_dev: bool) -> Iterator[list[str]]:
 
 
 def write(folder: pathlib.Path = _FOLDER) -> None:
-    """Writes all files but those of topics."""
+    """Writes all files except the topics files."""
     for name in ("names", "questions", "quiz"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for split, is_dev in (("train", False), ("dev", True)):

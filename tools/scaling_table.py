@@ -3,7 +3,7 @@
 python tools/scaling_table.py
 python tools/scaling_table.py --tokens_per_second=90000 --network=11
 
-The second form takes what was measured on another accelerator and network.
+The second command uses rates that were measured on other hardware.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ _PRECISIONS = ("float32", "bfloat16")
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _PER_HOST = 8
 _LENGTH, _PREDICTIONS = 128, 20
-# Gradients are added up in float32, whatever the arithmetic.
+# Gradients are added up in float32, in every precision of the model.
 _GRADIENT_BYTES = 4
 
 # Steps, sequences a step, length and predictions of each phase.
@@ -41,34 +41,34 @@ _RECIPES = {
     "lamb.flags": ((7_038, 65_536, 128, 20), (1_563, 32_768, 512, 77)),
 }
 _COST_COUNTS = (1, 8, 64)
-# Dollars of an accelerator's hour.
+# Dollars per accelerator-hour.
 _PRICES = (2, 4)
 
-# Measured by others, GB/s as nccl-tests' busbw. 8 A100 in a host, and 2 hosts
-# with 4 x 200 Gb/s each: github.com/NVIDIA/nccl-tests/issues/175.
+# GB/s that others measured, as nccl-tests' busbw: 8 A100 in a host, and 2 hosts
+# with 4 x 200 Gb/s each (github.com/NVIDIA/nccl-tests/issues/175).
 _IN_HOST = 232.54
 _NCCL_4_X_200 = 86.0
-# What those 86 are of 4 x 25, for networks of which only the rate is known.
+# The reached share of the line rate, 4 x 25 GB/s, assumed for other networks.
 _NETWORK_SHARE = _NCCL_4_X_200 / 100
-# Seconds a step of the ring adds. Assumed: between NVIDIA's runs with 64 and
-# 256 GPUs lie 384 steps and 4.5 ms, so it is not more.
+# Assumed seconds for a step of the ring. From 64 to 256 GPUs, NVIDIA's runs add
+# 384 steps and 4.5 ms, so a step takes at most 12 microseconds.
 _HOP = 10e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class _Published:
-    """A table of NVIDIA's: BERT-large, sequences/s on A100 80GB.
+    """A table that NVIDIA published: BERT-large, sequences/s on A100 80GB.
 
     NVIDIA/DeepLearningExamples, TensorFlow2/LanguageModeling/BERT/README.md at
     49e23b4: "Pre-training training performance", single-node and multi-node.
 
     Attributes:
-      length: Pieces of a sequence.
+      length: Tokens of a sequence.
       batch: Sequences of a step.
-      one: What one GPU does.
-      hosts: What so many hosts of 8 GPUs do.
-      gradient_bytes: Of a number in the all-reduce (Horovod compresses to
-        float16 where that is the arithmetic's).
+      one: Sequences/s of one GPU.
+      hosts: Sequences/s by the number of hosts, each with 8 GPUs.
+      gradient_bytes: Bytes of a number in the all-reduce; Horovod sends float16
+        if the model computes in float16.
     """
 
     length: int
@@ -134,8 +134,8 @@ def parameters(config: BertConfig) -> int:
 def operations(config: BertConfig, length: int, predictions: int) -> int:
     """Returns the FLOP of a sequence, forward and backward.
 
-    Matrix products only, a multiplication and an addition each; the backward
-    pass has two for each of the forward pass.
+    Only matrix products count, with a multiplication and an addition for each
+    term. The backward pass has two products for each one of the forward pass.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     layer = length * (4 * hidden * hidden + 2 * hidden * inner)
@@ -149,8 +149,8 @@ def reduce_seconds(num_bytes: float, count: int, network: float) -> float:
     """Returns the time of an all-reduce in a ring.
 
     Args:
-      num_bytes: What is added up.
-      count: Accelerators, 8 to a host.
+      num_bytes: Size of the gradients.
+      count: Number of accelerators, 8 in a host.
       network: GB/s between hosts.
     """
     rate = (_IN_HOST if count <= _PER_HOST else network) * 1e9
@@ -195,21 +195,21 @@ class Cluster:
     network: float
 
     def compute_seconds(self, config, precision, sequences) -> float:
-        """Returns the time that one accelerator takes for so many."""
+        """Returns the time that one accelerator takes for the sequences."""
         work = operations(config, _LENGTH, _PREDICTIONS)
         return work * sequences / self.rates[precision]
 
     def efficiency(self, config, precision, count, batch) -> float:
-        """Returns how much faster than one accelerator they are, of `count`.
+        """Returns the speedup over one accelerator, divided by `count`.
 
         Args:
           config: The model's shape.
           precision: A key of `rates`.
-          count: Accelerators.
-          batch: Sequences of a step, all accelerators.
+          count: Number of accelerators.
+          batch: Sequences of a step on all accelerators.
         """
         share = self.compute_seconds(config, precision, batch / count)
-        # Where the batch does not divide, all wait for the fullest.
+        # If the batch does not divide evenly, all wait for the largest share.
         longest = self.compute_seconds(config, precision, -(-batch // count))
         num_bytes = parameters(config) * _GRADIENT_BYTES
         reduce = reduce_seconds(num_bytes, count, self.network)
@@ -217,7 +217,7 @@ class Cluster:
 
 
 def published_cluster() -> Cluster:
-    """Returns A100s as NVIDIA measured them with BERT-large."""
+    """Returns a cluster of A100s with NVIDIA's rates for BERT-large."""
     work = operations(read_config("large"), _LENGTH, _PREDICTIONS)
     rates = {
         "float32": work * _TF32_128.one,
@@ -242,7 +242,7 @@ def _headings() -> list[str]:
 
 
 def step_table() -> str:
-    """Returns what a step computes and sends, a model a row."""
+    """Returns a table of the operations and bytes of a step, a model a row."""
     rows = []
     for name in _MODELS:
         config = read_config(name)
@@ -354,13 +354,13 @@ def cost_table(cluster: Cluster) -> str:
 
 
 def network_table(cluster: Cluster) -> str:
-    """Returns how many sequences an accelerator needs to lose a tenth."""
+    """Returns a table of the sequences per accelerator for 90% efficiency."""
     rows = []
     for name, network in _networks(cluster).items():
         needed = []
         for model, precision in _columns():
             config = read_config(model)
-            # As many accelerators as there may be, that sends twice all.
+            # With many accelerators, each sends nearly twice all gradients.
             sent = 2 * parameters(config) * _GRADIENT_BYTES
             reduce = sent / (network * 1e9)
             compute = cluster.compute_seconds(config, precision, 1)
@@ -370,7 +370,7 @@ def network_table(cluster: Cluster) -> str:
 
 
 def published_table(cluster: Cluster) -> str:
-    """Returns NVIDIA's scaling beside what this model says of it."""
+    """Returns a table of NVIDIA's scaling, published and predicted."""
     config = read_config("large")
     columns = {
         "float16, 128": _FLOAT16_128,
@@ -386,7 +386,7 @@ def published_table(cluster: Cluster) -> str:
                 reduce_seconds(num_bytes, count, cluster.network)
                 for count in (_PER_HOST, hosts * _PER_HOST)
             )
-            # A host's own step, of which its all-reduce is a part.
+            # The step on one host, which includes the host's all-reduce.
             alone = table.batch / table.hosts[1]
             step = (alone - one) / hosts + many
             row.append(f"{table.hosts[hosts] / table.hosts[1]:.2f}")
@@ -401,7 +401,7 @@ def published_table(cluster: Cluster) -> str:
 
 
 def tables(cluster: Cluster) -> dict[str, str]:
-    """Returns all tables, by what stands above them here."""
+    """Returns all tables by heading."""
     fast = dataclasses.replace(cluster, network=_NCCL_4_X_200)
     return {
         "A step": step_table(),
@@ -418,7 +418,7 @@ def tables(cluster: Cluster) -> dict[str, str]:
 
 
 def quantities(cluster: Cluster) -> list[str]:
-    """Returns what is put in, as benchmarks/log.md has it."""
+    """Returns the inputs of the predictions, as benchmarks/log.md has them."""
     return [
         *(f"{rate / 1e12:.1f} TFLOP/s" for rate in cluster.rates.values()),
         f"{_IN_HOST:.1f} GB/s",
@@ -430,7 +430,7 @@ def quantities(cluster: Cluster) -> list[str]:
 
 
 def _measured_cluster() -> Cluster:
-    """Returns the published one with what the flags say instead."""
+    """Returns the published cluster, with the rates that flags replace."""
     cluster = published_cluster()
     if _TOKENS_PER_SECOND.value is not None:
         work = operations(read_config("base"), _LENGTH, _PREDICTIONS)

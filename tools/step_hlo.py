@@ -6,10 +6,10 @@ r"""Writes programs of a GPU's training step, for a GPU without TensorFlow.
 
 The arguments are model, tokens of a sequence and sequences of a step. A `.pb`
 is the HLO of one step: counts, forward and backward pass, clipping and the
-update of all weights. It is lowered for a CPU, as TensorFlow refuses to lower a
-step with variables for a GPU that is not there, but computes the losses as on a
-GPU; jax compiles it for the GPU. A `.npz` has the batch, and shape, dtype, mean
-and deviation of each variable in place of its values.
+update of all weights. It is lowered for a CPU, because TensorFlow refuses to
+lower variables for a missing GPU, but computes the losses as on a GPU. jax
+compiles it for the GPU. A `.npz` has the batch, and the shape, dtype, mean and
+deviation of each variable instead of its values.
 """
 
 import json
@@ -29,11 +29,11 @@ _OUTPUT = flags.DEFINE_string("output", "steps", "Folder of the programs.")
 
 
 def lower(step, iterator):
-    """Returns the serialized HLO of a step, its first parameters and the rest.
+    """Returns a step's serialized HLO, its arguments' values and its variables.
 
     Args:
       step: A `TrainingStep`.
-      iterator: Its batches.
+      iterator: Yields batches.
     """
     import tensorflow as tf
     from tensorflow.compiler.xla.service import hlo_pb2
@@ -53,7 +53,7 @@ def lower(step, iterator):
     module = hlo_pb2.HloModuleProto.FromString(lowered(stage="hlo_serialized"))
     for computation in module.computations:
         for instruction in computation.instructions:
-            # Clients of GPUs take StableHLO, which has no copy.
+            # A reshape without effect, as StableHLO for GPUs has no copy.
             if instruction.opcode == "copy":
                 instruction.opcode = "reshape"
     return module.SerializeToString(), values, variables
@@ -86,7 +86,7 @@ def main(argv):
             "name": f"{name}, {devices.precision.name}",
             "tokens": batch_size * length,
             "flop": flop,
-            # The first output is whether all numbers were finite.
+            # Output 0 is a flag for finite numbers, so the metrics begin at 1.
             "loss": 1 + sorted(step._metric_names).index("loss"),
             "variables": [
                 (x.shape, x.dtype.name, float(x.mean()), float(x.std()))

@@ -2,10 +2,10 @@ r"""Times programs of tools/step_hlo.py with jax, without TensorFlow.
 
   python time_step_hlo.py steps/*.pb --json=steps.json
 
-Weights are random, with the mean and deviation of initial ones; each step takes
-those of the step before, in the same memory, and the same batch. A large
-product of matrices shows what the GPU reaches of its peak. XLA's options go
-into XLA_FLAGS as usual, for instance --xla_gpu_exclude_nondeterministic_ops.
+Weights are random, with the mean and deviation of initial weights. Each step
+updates them in place, on the same batch. A large matrix product shows how much
+of its peak the GPU reaches. XLA's options go into XLA_FLAGS as usual, for
+instance --xla_gpu_exclude_nondeterministic_ops.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from jax.extend import mlir
 
 
 def find_aliases(text: str) -> dict[int, int]:
-    """Returns output to parameter, for outputs in a parameter's memory."""
+    """Returns output -> parameter, for outputs in a parameter's memory."""
     pairs = re.findall(r"\{(\d+)\}: \((\d+), \{\}, \w+-alias\)", text)
     return {int(output): int(parameter) for output, parameter in pairs}
 
@@ -47,7 +47,7 @@ class Step:
     """A compiled step with its weights.
 
     Attributes:
-      about: What tools/step_hlo.py wrote about it.
+      about: The facts that tools/step_hlo.py wrote about the step.
       compiled: The program.
     """
 

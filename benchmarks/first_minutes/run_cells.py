@@ -20,7 +20,7 @@ def main(path):
         phase = re.search(r"^# -- (\w+)", cell, re.MULTILINE)
         if phase:
             print(f"== {phase[1]} {time.time()}", flush=True)
-        # As in IPython, for what reads its own source.
+        # As in IPython, so that code can read its own source.
         name = f"<cell {number}>"
         linecache.cache[name] = len(cell), None, cell.splitlines(True), name
         exec(compile(cell, name, "exec"), names)

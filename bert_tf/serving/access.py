@@ -1,6 +1,6 @@
 """Access to the server: host names and web pages, API keys, and TLS.
 
-No key is written anywhere.
+Keys never appear in logs or answers.
 """
 
 import base64
@@ -40,7 +40,7 @@ _REFUSAL = (
     "Send one of the server's API keys as the header \"authorization: Bearer "
     'KEY" (--api_key_file).'
 )
-# Answered without a key under --health_without_key.
+# With --health_without_key, these paths and this method need no key.
 _HEALTH_PATH = re.compile(
     "/readyz|/metrics|/monitoring/prometheus/metrics|"
     r"/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?"
@@ -55,7 +55,7 @@ _POLICY = (
 )
 _HEADERS = {
     "Content-Security-Policy": _POLICY,
-    # JSON and metrics may contain text from users, and are not HTML.
+    # JSON and metrics may contain text from users, which must not run as HTML.
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -83,7 +83,7 @@ def _is_loopback(host: str) -> bool:
     try:
         address = socket.getaddrinfo(host, None)[0][4][0]
     except OSError:
-        return False  # Listening there fails with a message of its own.
+        return False  # Listening at this host will report the error.
     return ipaddress.ip_address(address).is_loopback
 
 
@@ -93,14 +93,15 @@ class AccessMiddleware:
 
     Adds `_HEADERS` to all responses.
 
-    A browser lets any web page send requests to this machine: by a name that
-    resolves to it, or without reading the answer. The first are refused by
-    `Host`, the second, where they compute, by `Origin` and `Sec-Fetch-Site`.
+    In a browser, any web page can send requests to this machine. If a page's
+    own host name resolves to this machine, `Host` has that name. For any other
+    page, `Origin` or `Sec-Fetch-Site` names a foreign page: then only GET and
+    HEAD are allowed, because the page cannot read the answers.
 
     Args:
       hosts: The names in `Host` that are answered; None for any.
-      keys: The API keys; None answers without one.
-      health_without_key: Whether health and metrics need no key.
+      keys: The API keys; None if requests need no key.
+      health_without_key: True if health and metrics need no key.
     """
 
     app: types.ASGIApp
@@ -149,7 +150,7 @@ class AccessMiddleware:
         return responses.JSONResponse(
             {"error": _REFUSAL},
             401,
-            # Browsers then ask for the key, for the page.
+            # With this header, browsers show users of the page a prompt.
             {"WWW-Authenticate": 'Bearer, Basic realm="API key"'},
         )
 
@@ -198,12 +199,12 @@ class ApiKeys:
     def allows(self, *authorizations: str) -> bool:
         """Returns True for one Authorization header with one of the keys.
 
-        Programs send `Bearer KEY`; browsers ask for a password, and send it
-        with any user name as `Basic`. Of two, a proxy may have checked either.
+        Programs send `Bearer KEY`; browsers send a password as `Basic`, with
+        any name. Two headers are refused: a proxy may have checked only one.
         """
         is_one = len(authorizations) == 1
         digest = _digest(_key(*authorizations) if is_one else "")
-        # All are compared, and each in constant time.
+        # Compare with all keys in constant time: the time must reveal nothing.
         matches = [hmac.compare_digest(digest, x) for x in self._current()]
         return any(matches)
 
@@ -221,7 +222,7 @@ class ApiKeys:
 
 
 def _stamp(path: str) -> tuple[int, ...] | None:
-    """Returns what changes with a file; None if it is missing."""
+    """Returns a file's identity, size and change time; None if missing."""
     try:
         status = os.stat(path)
     except OSError:
@@ -240,7 +241,7 @@ def _read(path: str) -> list[bytes]:
     for number, line in enumerate(lines, 1):
         if not line or line.startswith("#"):
             continue
-        if not _KEY.fullmatch(line):  # Not shown, as logs keep no secrets.
+        if not _KEY.fullmatch(line):  # The log must not show the key.
             raise UserError(
                 f"--api_key_file={path}, line {number}: a key has 16 to 512 "
                 "characters without spaces, as `openssl rand -hex 32` writes "
@@ -303,20 +304,20 @@ class KeysInterceptor(grpc.aio.ServerInterceptor):
         async def refuse(_, context: grpc.aio.ServicerContext):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
 
-        # A unary handler would first wait for the message.
+        # Not a unary handler, which would first wait for the message.
         return grpc.stream_unary_rpc_method_handler(refuse)
 
 
 @dataclasses.dataclass(frozen=True)
 class Tls:
-    """TLS of each port; None for none."""
+    """TLS settings of each port; None without TLS."""
 
     rest: ssl.SSLContext | None
     grpc: grpc.ServerCredentials | None
 
 
 def check(config: ServeConfig) -> None:
-    """Reads all files, before a start that may take minutes."""
+    """Reads the flags' files, so that errors come before minutes of startup."""
     read_tls(config)
     if config.api_key_file:
         ApiKeys(config.api_key_file)
@@ -329,7 +330,7 @@ def read_tls(config: ServeAccess) -> Tls:
     """Reads the files of the TLS flags.
 
     Raises:
-      UserError: If a file cannot be read, or key and certificate do not fit.
+      UserError: If a file cannot be read, or key and certificate do not match.
     """
     context = credentials = None
     if config.tls_cert:
@@ -343,7 +344,7 @@ def read_tls(config: ServeAccess) -> Tls:
     if config.ssl_config_file:
         credentials = _credentials_of(config.ssl_config_file)
     if credentials:
-        try:  # gRPC reads them only now.
+        try:  # gRPC checks the credentials only when it adds a port.
             grpc.server(None).add_secure_port("localhost:0", credentials)
         except RuntimeError as error:
             raise UserError(
@@ -360,7 +361,7 @@ def _context(config: ServeAccess) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         _require_regular(config.tls_cert, config.tls_key)
-        # Without the function OpenSSL asks for a password in the terminal.
+        # Without `password`, OpenSSL would wait for input in the terminal.
         context.load_cert_chain(
             config.tls_cert, config.tls_key, password=_refuse_password
         )

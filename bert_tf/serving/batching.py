@@ -30,14 +30,14 @@ from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import Stop
 
 # Characters or numbers in the inputs of a call, about 4,000 tokens. Longer
-# calls are no faster by token, and delay the requests that arrive meanwhile.
+# calls are no faster per token, and delay requests that arrive during a call.
 MAX_CALL_SIZE = 1 << 14
-# Others wait no longer than for this, as half of the threads compute no more.
+# Only half of the threads run longer calls, so short requests get a thread.
 PIECE_SIZE = MAX_CALL_SIZE // 4
-# Characters beyond it for which a task gives way to those that come a second
-# later: shorter ones run first, but a long one does not wait forever.
+# For every 10,000 characters above PIECE_SIZE, a task ranks as if it came a
+# second later: shorter tasks run first, but a long one does not wait forever.
 _SIZE_PER_SECOND = 10_000
-# Requests of a batch that failed, from which halves of it are tried.
+# A failed batch of fewer requests is not halved: its requests run alone.
 _MIN_SPLIT = 4
 
 
@@ -55,7 +55,7 @@ class BatchingOptions:
       num_batch_threads: Batches computed at once; 0 means one per core.
       allowed_batch_sizes: Numbers of rows that batches are padded to,
         increasing up to `max_batch_size`; empty means any number.
-      has_independent_rows: False if no request is split.
+      has_independent_rows: False keeps all rows of a request in one call.
     """
 
     max_batch_size: int = 64
@@ -81,7 +81,7 @@ class BatchingOptions:
 def without_merging() -> BatchingOptions:
     """Returns options that run every request alone.
 
-    As many requests run at once as in TensorFlow Serving.
+    Four requests per core run at once, as in TensorFlow Serving.
     """
     return BatchingOptions(
         max_batch_size=1,
@@ -98,10 +98,10 @@ class Task:
     Attributes:
       servable: The model version, acquired by the creator of the task.
       future: Receives the outputs by name, or the error.
-      is_piece: Whether it is part of a request that was admitted as a whole. It
-        may exceed the queue's limit, and is merged with no other.
-      on_end: Called in the event loop when no thread computes it any more, nor
-        will: a cancelled task without `stop` may be computed to its end.
+      is_piece: True for a piece of a large request that was admitted. A piece
+        may exceed the queue's limit, and is never merged.
+      on_end: Called in the event loop when no thread computes the task or ever
+        will. A cancelled task without `stop` may be computed to its end first.
       stop: Ends its computation when the task is cancelled.
       num_rows: Rows of the inputs; 0 if the request must run alone.
       size: Characters and numbers in the inputs.
@@ -126,7 +126,7 @@ class Task:
         return max(1, self.num_rows)
 
     def rank(self) -> float:
-        """Returns its place among the tasks that wait, the first the least."""
+        """Returns the sort key of a waiting task; the smallest runs first."""
         delay = max(0, self.size - PIECE_SIZE) / _SIZE_PER_SECOND
         return self.queued_at + delay
 
@@ -137,14 +137,14 @@ class Task:
     def key(self) -> Hashable:
         """Returns the queue's key: requests with equal keys may be merged."""
         if self.is_piece:
-            # Outputs are as wide as the longest row of their call needs, which
-            # would be another request's.
+            # A call pads outputs to its longest row. In a merged call, that row
+            # could be another request's, so pieces run alone.
             return *self.signature_key(), id(self)
         shapes = tuple(
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
             for name in self.signature.inputs
         )
-        is_long = self.size > PIECE_SIZE  # Shorter ones do not wait for it.
+        is_long = self.size > PIECE_SIZE  # Never merged with short requests.
         return (*self.signature_key(), self.outputs, shapes, is_long)
 
 
@@ -168,9 +168,9 @@ class BatchScheduler:
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
-        # Signatures whose merged call did not return one row for each row.
+        # Requests run alone if a merged call did not return a row for each row.
         self._unmergeable = set()
-        self._num_long = 0  # Calls of more than `PIECE_SIZE`, now.
+        self._num_long = 0  # Running calls above `PIECE_SIZE`.
         self._threads = [
             threading.Thread(target=self._work, name=f"batch-{i}", daemon=True)
             for i in range(options.num_threads())
@@ -189,8 +189,8 @@ class BatchScheduler:
     ) -> asyncio.Future:
         """Queues a request; must be called in an event loop.
 
-        The servable, which the caller has acquired, is acquired once more until
-        the request is answered.
+        The caller has acquired the servable. This method acquires it again, and
+        releases it when the request is answered.
 
         Args:
           servable: The model version.
@@ -241,7 +241,7 @@ class BatchScheduler:
             return self._num_queued.total()
 
     def drain(self) -> None:
-        """Runs requests without waiting for others, from now on."""
+        """Runs requests without waiting for a full batch, from now on."""
         with self._changed:
             self._draining = True
             self._changed.notify_all()
@@ -282,7 +282,7 @@ class BatchScheduler:
             with self._changed:
                 tasks = self._next_batch()
                 if tasks is None:
-                    self._changed.notify_all()  # Others may wait for a turn.
+                    self._changed.notify_all()  # Waiting threads end, too.
                     return
                 is_long = sum(x.size for x in tasks) > PIECE_SIZE
                 self._num_long += is_long
@@ -307,7 +307,7 @@ class BatchScheduler:
                 self._changed.wait()
                 continue
             now = time.monotonic()
-            # Ready queues come before queues that have waited longer.
+            # A ready queue runs before one that still waits to fill a batch.
             key = min(
                 keys,
                 key=lambda key: (
@@ -357,7 +357,7 @@ class BatchScheduler:
         return batch
 
     def _discard(self, key: Hashable, task: Task) -> None:
-        """Ends or frees a task whose client is gone."""
+        """Stops a cancelled task, and removes it if it is still queued."""
         if task.stop:
             task.stop.set()
         with self._changed:
@@ -389,8 +389,8 @@ class BatchScheduler:
         outcomes = self._run_merged(tasks) if len(tasks) > 1 else {}
         if outcomes:
             return outcomes
-        # One bad request must neither fail the others of its batch, nor make
-        # all of a large batch run alone.
+        # Halve a failed batch, so that one bad request neither fails all other
+        # requests nor makes each of these run alone.
         if len(tasks) < _MIN_SPLIT or _identity(tasks[0]) in self._unmergeable:
             return {id(task): self._run_alone(task) for task in tasks}
         middle = len(tasks) // 2
@@ -510,7 +510,7 @@ def _resolve(pairs: Sequence[tuple[Task, object]]) -> None:
             future.cancel()
 
 
-# session_bundle_config.proto of TensorFlow Serving 2.20.
+# Fields and types of session_bundle_config.proto (TensorFlow Serving 2.20).
 _FIELDS = {
     "max_batch_size": "Int64Value",
     "batch_timeout_micros": "Int64Value",
@@ -536,7 +536,7 @@ def read_options(path: str) -> BatchingOptions:
             values[field.name] = value.value
         elif field.name == "allowed_batch_sizes":
             values[field.name] = tuple(value)
-        # The name has no effect that a client could see.
+        # A thread pool's name has no effect, so it is accepted and ignored.
         elif field.name != "thread_pool_name":
             raise UserError(
                 f"{path} sets {field.name}, which this server does not "

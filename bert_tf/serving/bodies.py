@@ -1,7 +1,7 @@
 """Bodies of requests: their size, gzip, JSON structure and protos' fields.
 
-A few bytes may stand for a lot of work and memory, so all limits are checked
-before a body is parsed.
+A few bytes may cause a lot of work and memory, so all limits are checked before
+a body is parsed.
 """
 
 import contextlib
@@ -18,28 +18,27 @@ from starlette import requests
 from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import errors
 
-# Larger bodies are unpacked and parsed in a thread, so that other requests do
-# not wait.
+# Larger bodies are parsed in a thread, so that other requests do not wait.
 LARGE_BYTES = 1 << 17
-# All large bodies at once, in units of the largest one.
+# Memory for all large bodies at once, in units of --max_request_bytes.
 _MAX_LARGEST_BODIES = 16
-# Memory of an answer's numbers and their text, in units of the numbers'.
+# Memory of an answer's numbers and its text, in units of the numbers' bytes.
 ANSWER_COPIES = 4
 _MARKS = b'"[]{},'
 _NO_MARKS = bytes(set(range(256)) - set(_MARKS))
 _CHUNK = 1 << 20
-# Python's memory for a string beside its characters and the array's 8 bytes.
+# Python's memory for a string without its characters and its 8-byte reference.
 _STRING_BYTES = 56
 NO_PROTO = "The message is not a valid proto."
-# Fields of smaller messages need not be counted.
+# Smaller messages have too few fields to fill the memory, so none is counted.
 COUNTED_BYTES = 1 << 14
-# Packed integers that count as a field.
+# Packed integers take more memory than bytes, so this many count as a field.
 _NUMBERS_PER_FIELD = 8
 _FIXED_SIZES = {1: 8, 5: 4}
 _FIELD = descriptor.FieldDescriptor
-# Fields that take no more memory than their bytes.
+# Contents of these fields take no more memory than their bytes.
 _FLAT = (_FIELD.CPPTYPE_STRING, _FIELD.CPPTYPE_FLOAT, _FIELD.CPPTYPE_DOUBLE)
-# Bytes of a varint before its last one.
+# Bytes that do not end a varint: without them, each integer is one byte.
 _WITHOUT_END = bytes(range(128, 256))
 
 
@@ -51,14 +50,14 @@ def _table(dtype: type, **values: int) -> np.ndarray:
 
 
 _STEPS = _table(np.int8, **{"[": 1, "{": 1, "]": -1, "}": -1})
-# Python's memory for a value. A string has two quotes.
+# Python's memory for a value. A string takes 64 bytes, half for each quote.
 _COSTS = _table(np.int32, **{"[": 64, "{": 64, '"': 32, ",": 16})
 
 
 class Bodies:
-    """Bodies and answers of the requests in progress.
+    """Limits the memory of the bodies and answers of requests in progress.
 
-    Its methods must be called in the event loop.
+    Its methods must be called in the event loop, because no lock guards them.
     """
 
     def __init__(self, limits: ServeLimits) -> None:
@@ -127,10 +126,10 @@ class Bodies:
 
 
 def gunzip(body: bytes, max_bytes: int) -> bytes:
-    """Returns the contents of a gzip file, or a beginning above the limit.
+    """Returns the contents of a gzip file, at most one byte above the limit.
 
     Raises:
-      RequestError: If it is not a whole gzip file.
+      RequestError: If the body is not one whole gzip file.
     """
     file = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
@@ -139,27 +138,31 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
         contents = file.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise errors.invalid(f"The body is not gzip: {error}") from error
-    # Reading thousands of tiny members would take seconds.
+    # Refuse more members: reading thousands of tiny members would take seconds.
     if len(contents) <= max_bytes and (not file.eof or file.unused_data):
         raise errors.invalid("The body is not a gzip file of one member.")
     return contents
 
 
 def check_unpacked(size: int, limits: ServeLimits) -> None:
-    """Raises `RequestError` if a body without its compression is too large."""
+    """Raises `RequestError` if an unpacked body is too large."""
     subject = "The body without compression"
     errors.check_limit(size, limits, "max_unpacked_bytes", subject)
 
 
 def check_json(text: bytes, limits: ServeLimits) -> None:
-    """Raises `RequestError` if parsed JSON would be too large or too deep."""
+    """Raises `RequestError` if parsed JSON would be too large or too deep.
+
+    Only brackets, commas and quotes count. `[["a"],"["]` has the depth 2 and
+    takes 2 * 64 + 4 * 32 + 16 bytes: its third "[" is inside a string.
+    """
     check_unpacked(len(text), limits)
     if (
         len(text) <= LARGE_BYTES
         and text.count(b"[") + text.count(b"{") <= limits.max_json_depth
     ):
         return
-    # Without escapes every quote begins or ends a string.
+    # Remove escapes, so that every quote begins or ends a string.
     marks = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = np.frombuffer(marks.translate(None, _NO_MARKS), np.uint8)
     depth = cost = in_string = 0
@@ -205,7 +208,7 @@ def check_response(num_bytes: int, limits: ServeLimits) -> None:
 
 @functools.cache
 def _kinds(kind: descriptor.Descriptor) -> dict:
-    """Returns the types of submessages by number; None for packed integers."""
+    """Returns the submessage types by field number; None for integers."""
     return {
         field.number: field.message_type
         for field in kind.fields
@@ -216,9 +219,9 @@ def _kinds(kind: descriptor.Descriptor) -> dict:
 def count_fields(
     content: bytes, kind: descriptor.Descriptor, limits: ServeLimits
 ) -> int:
-    """Returns the number of fields of a serialized message, nested ones, too.
+    """Returns the number of fields of a serialized message, at all depths.
 
-    An empty field takes 2 bytes, and its object more than 100.
+    A field of 2 bytes may become an object of more than 100 bytes.
 
     Raises:
       RequestError: If there are too many, or it is not a message.
@@ -249,7 +252,7 @@ def count_fields(
                     size, position = varint(position)
             except IndexError:
                 raise errors.invalid(NO_PROTO) from None
-            if wire_type == 0:  # `size` is a number.
+            if wire_type == 0:  # A varint: `size` is its value.
                 size = 0
             elif wire_type == 2 and tag >> 3 in kinds:
                 child = kinds[tag >> 3]
@@ -260,7 +263,7 @@ def count_fields(
                     ends = len(numbers.translate(None, _WITHOUT_END))
                     count += ends // _NUMBERS_PER_FIELD
             elif wire_type not in _FIXED_SIZES and wire_type != 2:
-                raise errors.invalid(NO_PROTO)  # A group; none has any.
+                raise errors.invalid(NO_PROTO)  # No message has groups.
             position += size
             if count > limits.max_message_fields:
                 flag, subject = "max_message_fields", "The message"

@@ -41,11 +41,11 @@ _CLASSES = tf.saved_model.CLASSIFY_OUTPUT_CLASSES
 _SCORES = tf.saved_model.CLASSIFY_OUTPUT_SCORES
 _OUTPUTS = tf.saved_model.REGRESS_OUTPUTS
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
-# saved_model_warmup_util.h of TensorFlow Serving.
+# TensorFlow Serving's limit (saved_model_warmup_util.h).
 _MAX_WARMUP_RECORDS = 1000
 _LIMITS = ServeLimits()
 
-# The memory of TensorFlow for a string beside its characters.
+# TensorFlow's memory for a string without its characters, in bytes.
 _STRING_BYTES = 24
 _PART = 1 << 16
 _MAX_RANK = 32
@@ -57,8 +57,8 @@ class Call:
 
     Attributes:
       inputs: Its inputs, checked.
-      respond: Builds the response from the outputs by name, a proto or the
-        body of an answer over REST; None if there is no client.
+      respond: Builds the response from the outputs by name: a proto, or the
+        body for REST. None if there is no client.
     """
 
     signature: Signature
@@ -79,7 +79,8 @@ def predict(
         raise errors.failed_precondition(
             f'Serving signature key "{errors.shortened(name)}" not found.'
         )
-    signature.check_names(request.inputs)  # Each may repeat its last value.
+    # Check names first: an unknown input could expand to a large array.
+    signature.check_names(request.inputs)
     for name, proto in request.inputs.items():
         spec = signature.inputs.get(name)
         if spec and spec.has_free_batch() and proto.tensor_shape.dim:
@@ -115,7 +116,7 @@ def _examples_call(
 ) -> Call:
     """Returns the call for a request of Examples.
 
-    The call that `build` makes responds with the `result` of the response.
+    The call that `build` makes returns only the `result` of the response.
     """
     signature = _find(
         servable, request.model_spec, "No signature was found with the name: {}"
@@ -138,7 +139,7 @@ def multi_inference(
 ) -> list[Call]:
     """Returns a call for each task of a `MultiInference` request.
 
-    Each responds with an `InferenceResult`.
+    Each call responds with an `InferenceResult`.
     """
     examples = _examples(request.input, limits)
     calls = []
@@ -165,7 +166,7 @@ def check_tasks(request: inference_pb2.MultiInferenceRequest) -> None:
     """Checks that the tasks of a request are for one model.
 
     Raises:
-      RequestError: If the tasks name none or several.
+      RequestError: If the tasks name no model or several models.
     """
     names = [task.model_spec.name for task in request.tasks]
     if not names:
@@ -332,7 +333,7 @@ def _examples(
     part = getattr(request_input, kind)
     context = b""
     if kind == "example_list_with_context":
-        # Parsing concatenated protos merges them.
+        # A context before an example merges with it when both are parsed.
         context = part.context.SerializeToString()
     if not part.examples:
         raise errors.invalid("Input is empty.")
@@ -380,7 +381,7 @@ def _model_spec(servable: Servable, signature: Signature):
 
 
 def _text(label: bytes) -> str:
-    # String fields of a proto must be UTF-8.
+    # String fields of a proto must be UTF-8, so other bytes are replaced.
     return label.decode("utf-8", "replace")
 
 
@@ -443,13 +444,13 @@ def _warm_up_with(servable: Servable, record: bytes, path: str) -> None:
 
 
 def parsed_size(request: message.Message) -> int:
-    """Returns the bytes of a request, or the values of a tensor if more."""
+    """Returns a request's bytes, or its largest tensor's values if more."""
     tensors = getattr(request, "inputs", {}).values()
     return max([request.ByteSize(), *(math.prod(_sizes(x)) for x in tensors)])
 
 
 def _sizes(proto: tensor_pb2.TensorProto) -> list[int]:
-    """Returns the first sizes of a tensor; later ones are refused."""
+    """Returns a tensor's sizes, 0 as 1; `_to_array` refuses a higher rank."""
     return [dim.size or 1 for dim in proto.tensor_shape.dim[:_MAX_RANK]]
 
 
@@ -458,7 +459,7 @@ def _to_array(
 ) -> np.ndarray:
     """Returns the tensor in a request.
 
-    A few bytes of a proto can describe a huge array of one value.
+    The size is checked first, as a few bytes can describe a huge array.
 
     Raises:
       RequestError: If it is not a valid tensor.
@@ -475,7 +476,7 @@ def _to_array(
         )
     size = math.prod(shape)
     errors.check_limit(
-        # A model may use the other sizes of a tensor without values.
+        # Sizes of 0 count as 1: a model may use an empty tensor's other sizes.
         _num_bytes(proto, dtype, math.prod(x or 1 for x in shape)),
         limits,
         "max_tensor_bytes",
@@ -503,7 +504,7 @@ def _from_array(value: np.ndarray, dtype: tf.DType) -> tensor_pb2.TensorProto:
     elif dtype in DTYPES:
         field = getattr(proto, DTYPES[dtype][0])
         flat = value.ravel()
-        # Other threads wait while Python numbers are made and copied.
+        # Copied in parts, because other threads wait while a part is copied.
         for first in range(0, flat.size, _PART):
             field.extend(flat[first : first + _PART].tolist())
     elif dtype in (tf.float16, tf.bfloat16):
@@ -539,7 +540,7 @@ def _num_bytes(
 
 
 def _strings(name: str, values, size: int) -> np.ndarray:
-    """Returns `size` strings; the last one is repeated for missing ones."""
+    """Returns `size` strings; repeats the last value for missing strings."""
     values = list(values)
     if len(values) > size:
         raise _unreadable(name, f"{len(values)} strings for {size} places")

@@ -1,4 +1,4 @@
-"""Limits of connections: their number, their time, open files."""
+"""Limits of connections: number, time, header size and open files."""
 
 import asyncio
 import contextlib
@@ -15,16 +15,16 @@ from uvicorn.protocols.http import httptools_impl
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import errors
 
-# Open files that are not connections: models, logs, the event loop.
+# Open files left for models, logs and the event loop.
 _RESERVED_FILES = 128
 _MAX_CONNECTIONS = 4096
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_SECONDS = 60
-# Calls at once in a connection of gRPC; further ones wait in the client.
+# Calls at once in a gRPC connection; further calls wait in the client.
 _MAX_STREAMS = 100
-# Requests that wait in a connection for the answer to an earlier one.
+# Requests that may wait in a connection for the answer to an earlier request.
 _MAX_PIPELINED = 32
-# Method and version, and spaces between lines.
+# Bytes allowed for a request's method and version, and for blank lines.
 _REQUEST_LINE = 1024
 # asyncio's 256 KiB would take a gigabyte for 4096 clients that only connect.
 _TLS_BUFFER = 1 << 14
@@ -52,8 +52,8 @@ class Limits:
 def max_connections(flag: int | None) -> int:
     """Returns the maximum number of connections of one port.
 
-    Raises the soft limit of open files to the hard one. Both ports together,
-    with other files, stay below it.
+    Raises the soft limit of open files to the hard limit. The connections of
+    both ports and all other files together stay below this limit.
 
     Args:
       flag: The number from the flag, or None for the default.
@@ -75,22 +75,23 @@ def grpc_options(limits: Limits) -> dict[str, int]:
     """Returns gRPC's options for the limits."""
     header_ms = int(limits.header * 1000)
     return {
-        # Above the first some requests are refused, above the second all.
+        # Both are equal, or else gRPC would refuse only some requests between
+        # the first and the second.
         "grpc.max_metadata_size": limits.flags.max_header_bytes,
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # Until a client confirms the settings it may send 16 MB of metadata.
+        # Without a confirmation by then, a client could send 16 MB of metadata.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
-        # Clients that do not read their answers do not answer pings either.
+        # A client that reads no answers answers no pings, so pings end it.
         "grpc.keepalive_time_ms": header_ms,
         "grpc.keepalive_timeout_ms": 3 * header_ms,
         "grpc.max_concurrent_streams": _MAX_STREAMS,
-        # Above gRPC's own 1,000 it would refuse honest calls in a flood.
+        # With gRPC's default of 1,000, a flood would get honest calls refused.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
-        # A stream would send more than 64 kB before the server reads it.
+        # With this probe, a stream may send over 64 kB before the server reads.
         "grpc.http2.bdp_probe": 0,
     }
 
@@ -113,8 +114,8 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict) -> None:
 def protocol(
     limits: Limits, context: ssl.SSLContext | None = None
 ) -> Callable[..., asyncio.Protocol]:
-    """Returns what makes uvicorn's connections, with limits and TLS."""
-    # Connections without a request, the one that waits longest first.
+    """Returns the factory of uvicorn's connections, with limits and TLS."""
+    # Connections without a request, the longest wait first, to make room.
     waiting = {}
     plain = type(
         "Protocol", (_Protocol,), {"limits": limits, "waiting": waiting}
@@ -129,7 +130,7 @@ def protocol(
 
 
 def _answer(status: str, message: str) -> bytes:
-    """Returns the last answer of a connection."""
+    """Returns an error response that ends its connection."""
     return (
         f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n"
         f'connection: close\r\n\r\n{{"error": "{message}"}}\n'
@@ -138,13 +139,13 @@ def _answer(status: str, message: str) -> bytes:
 
 @dataclasses.dataclass(eq=False)
 class _Handshake(asyncio.Protocol):
-    """A connection until TLS is agreed on, with the header's time limit.
+    """A connection during its TLS handshake, with the header's time limit.
 
-    asyncio's own way would neither count these connections nor limit their
-    time to less than a minute.
+    asyncio's own TLS server would neither count these connections nor limit
+    their time to less than a minute.
 
     Attributes:
-      handshakes: All that are in progress, the oldest first.
+      handshakes: All handshakes in progress, the oldest first.
       early: Data that comes with the end of the handshake.
     """
 
@@ -176,7 +177,7 @@ class _Handshake(asyncio.Protocol):
                 server_side=True,
                 ssl_handshake_timeout=self.limits.header,
             )
-        except OSError:  # The client's mistake; TLS has told it.
+        except OSError:  # TLS has reported the client's error to the client.
             self._transport.abort()
             return
         finally:
@@ -205,7 +206,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        # That of reading a request or computing its answer, that of writing.
+        # Timers by name: "reading" (or computing) a request, and "writing".
         self._timers = {}
         if len(self.connections) > self.limits.count and not self._make_room():
             logging.log_every_n_seconds(
@@ -244,7 +245,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
-            return  # A client may read the answer only after it has sent all.
+            return  # The client may send all before it reads the refusal.
         self._overhead += len(data)
         super().data_received(data)
         flags = self.limits.flags
@@ -259,10 +260,10 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
-            # The thousands of 256 KiB would stop the event loop for seconds.
+            # 256 KiB hold thousands of requests, which would block the loop.
             message = f"A connection has at most {_MAX_PIPELINED} requests."
             self._refusal = _answer("429 Too Many Requests", message)
-            raise errors.OverloadError(message)  # The parser stops.
+            raise errors.OverloadError(message)  # Stops the parser.
         super().on_message_begin()
         self._header_bytes = 0
         if "reading" not in self._timers:
@@ -301,11 +302,11 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         self.waiting.pop(self, None)
         self._limit(self.limits.body)
         if not self.url.startswith(b"/"):
-            # The host in a URL counts as well as that in the header.
+            # Otherwise a host in the URL would escape the check of the header.
             host = self.url.partition(b"//")[2].partition(b"/")[0]
             self.headers.append((b"host", host))
         super().on_headers_complete()
-        self.headers = []  # Trailers are not headers, such as authorization.
+        self.headers = []  # Otherwise trailers could add an authorization.
 
     def on_message_complete(self) -> None:
         self._overhead = 0
@@ -322,7 +323,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
             self.waiting[self] = None
 
     def timeout_keep_alive_handler(self) -> None:
-        # Closing would wait for a client that does not read its answer.
+        # Not `close`, which would wait for clients that read no answers.
         self.transport.abort()
 
     def _check_header(self, size: int) -> None:
@@ -335,7 +336,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
             errors.check_limit(size, self.limits.flags, flag, subject)
         except errors.TooLargeError as error:
             self._refusal = _answer(status, error.message)
-            raise  # The parser stops.
+            raise  # Stops the parser.
 
     def _make_room(self) -> bool:
         """Ends the connection that has waited longest, if there is one."""
@@ -362,7 +363,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def _end(self) -> None:
         self._stop_timer()
         if self.pipeline:
-            # The server reads no further until it has answered.
+            # Reading is paused until the server has answered, so wait again.
             self._limit(self.limits.body)
         else:
             self.transport.abort()

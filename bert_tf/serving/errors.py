@@ -27,11 +27,11 @@ _HTTP_STATUS = {
     tf.errors.UNAVAILABLE: 503,
     tf.errors.DATA_LOSS: 500,
 }
-# Characters of a name in a message, and of a message for a client. gRPC drops
-# longer answers.
+# Longer names and messages are cut to this many characters, because gRPC drops
+# an answer with a very long message.
 MAX_SHOWN = 200
 _MAX_MESSAGE = 1000
-# gRPC has the same codes.
+# gRPC's codes by number; TensorFlow's numbers are equal, so they are keys, too.
 GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -40,8 +40,8 @@ class RequestError(Exception):
 
     Args:
       code: One of the codes in `tf.errors`.
-      message: The message; `message` is its beginning, as valid Unicode, for
-        the client.
+      message: The full text, for logs. The attribute `message`, for the client,
+        is cut and valid Unicode.
     """
 
     def __init__(self, code: int, message: str) -> None:
@@ -90,7 +90,7 @@ def _with_code(code: int) -> Callable[[str], RequestError]:
     return functools.partial(RequestError, code)
 
 
-# Errors for a message, by code.
+# Each function makes the `RequestError` of one code from a message.
 invalid = _with_code(tf.errors.INVALID_ARGUMENT)
 not_found = _with_code(tf.errors.NOT_FOUND)
 failed_precondition = _with_code(tf.errors.FAILED_PRECONDITION)
@@ -117,21 +117,21 @@ def _cut(text: str, length: int) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Returns a text with its surrogates, which UTF-8 lacks, escaped."""
+    """Escapes the surrogates in a text, which UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def from_exception(error: BaseException) -> RequestError:
-    """Returns the error for the client after any exception."""
+    """Converts any exception to the error that the client receives."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, tf.errors.OpError):
         code = error.error_code if error.error_code in GRPC_CODES else 2
-        # The rest is the stack trace of the program that built the graph.
+        # Drop the stack trace of the exporting program: no client can use it.
         message = str(error.message).split("\n\nOriginal stack trace", 1)[0]
         return RequestError(code, message)
     if isinstance(error, UnicodeDecodeError):
-        # TensorFlow has quoted them in an error, which Python cannot decode.
+        # TensorFlow quoted the inputs in an error, which Python cannot decode.
         return invalid("The model cannot read bytes of the inputs.")
     if isinstance(error, MemoryError):
         return RequestError(

@@ -29,23 +29,22 @@ from bert_tf.serving import model_config
 from bert_tf.serving import service as services
 from bert_tf.serving.service import Service
 
-# Answers of any size, as in TensorFlow Serving. A port that is in use is an
-# error.
+# Answers may have any size, and no other process may share the port.
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
 )
 _SIGNATURE_DEF = "signature_def"
 _RELOAD = "HandleReloadConfigRequest"
-# Calls in progress, and messages that arrive at once. Each of the former may
-# hold the 64 kB that a client sends unasked, each of the latter a message.
+# Limits of calls in progress, and of messages that arrive at once. A call may
+# hold the 64 kB that a client sends unread, an arriving message all its bytes.
 _MAX_CALLS = 1000
 _MAX_ARRIVING = 32
-# Answers that wait for their clients, who would hold all the calls.
+# Limit of unread answers: without it, slow clients could occupy all calls.
 _MAX_UNREAD = 500
-# An unread answer is kept as a proto, as bytes and in gRPC's buffer.
+# An unread answer has three copies: a proto, bytes and gRPC's buffer.
 _ANSWER_COPIES = 3
-# Memory of a decoded field beside its bytes, at most.
+# Maximum memory of a decoded field without its bytes.
 _FIELD_BYTES = 256
 _T = TypeVar("_T")
 # The tasks in which grpc awaits the end of a call, by the call's own task.
@@ -69,7 +68,7 @@ def server(
       options: gRPC's options, by name.
       body_seconds: Time for a message to arrive, and for reading an answer.
       allow_reload: Whether clients may replace the models.
-      interceptors: What sees a call before its message is decoded.
+      interceptors: Interceptors that see a call before its message is decoded.
       credentials: The keys for TLS; None for none.
 
     Raises:
@@ -82,8 +81,8 @@ def server(
         maximum_concurrent_rpcs=_MAX_CALLS,
         options=(
             *_OPTIONS,
-            # Larger messages than the limit are refused with the flag's name
-            # by `_Decoder`, still larger ones by gRPC.
+            # `_Decoder` refuses messages above the limit and names the flag, so
+            # gRPC refuses only those above twice the limit.
             (
                 "grpc.max_receive_message_length",
                 2 * service.limits.max_grpc_message_bytes,
@@ -111,19 +110,19 @@ def _make_task(
 ) -> asyncio.Task:
     """Returns a new task, as the loop's task factory.
 
-    Notes the two tasks of a call. grpc has no function that ends a call whose
-    answer waits for its client, and its settings end whole connections, at an
-    age. If grpc renames its coroutine, every call fails with a KeyError.
+    Records the two tasks of a call for `_end_call`: grpc cannot end a call that
+    waits for its client, except by ending old connections as a whole. If grpc
+    renames its coroutine, every call fails with a KeyError.
     """
     task = asyncio.Task(coroutine, loop=loop, **options)
-    # Other coroutines, such as ends of generators, may have no name.
+    # `getattr`: other coroutines, such as a generator's end, may lack a name.
     if getattr(coroutine, "__name__", "") == "_handle_exceptions":
         _LISTENERS[task] = asyncio.current_task(loop)
     return task
 
 
 def _end_call(task: asyncio.Task, listener: asyncio.Task) -> None:
-    """Resets a call's stream: nothing refers to the call without its tasks."""
+    """Resets a call's stream: only its two tasks keep the call alive."""
     listener.cancel()
     task.cancel()
 
@@ -135,7 +134,7 @@ def _client(context: grpc.aio.ServicerContext) -> tuple[str, str]:
 
 
 def _take_oldest_of_most(clients: dict[_T, tuple[str, str]]) -> _T:
-    """Removes the oldest entry of the host and connection with the most."""
+    """Removes the oldest entry of the busiest host's busiest connection."""
     counts = collections.Counter(itertools.chain(*clients.values()))
     oldest = max(clients, key=lambda x: [counts[y] for y in clients[x]])
     del clients[oldest]
@@ -154,7 +153,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._service = service
         self._body_seconds = body_seconds
         self._allow_reload = allow_reload
-        # Messages that arrive, the oldest first, with their host and peer.
+        # Arriving messages with their host and connection, the oldest first.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
         self._unread: dict[asyncio.Task, tuple[str, str]] = {}
 
@@ -175,7 +174,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         async def answer(_, context: grpc.aio.ServicerContext):
             with self._service.bodies.room() as reserve:
                 try:
-                    # gRPC refuses only clients that have confirmed its limit.
+                    # gRPC's limit binds only clients that have confirmed it.
                     limits, subject = self._service.limits, "The metadata"
                     errors.check_limit(
                         header_bytes, limits, "max_header_bytes", subject
@@ -190,8 +189,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             await self._limit(method, response, context)
             return response
 
-        # Before the call of a unary handler grpc waits for the message, without
-        # a limit.
+        # Not a unary handler: grpc would wait for its message without a limit.
         return grpc.stream_unary_rpc_method_handler(
             answer, response_serializer=handler.response_serializer
         )
@@ -241,7 +239,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         response: message.Message,
         context: grpc.aio.ServicerContext,
     ) -> None:
-        """Limits the time of an answer, and reserves its memory meanwhile."""
+        """Limits the time to read an answer, and reserves memory until then."""
         task = asyncio.current_task()
         if len(self._unread) >= _MAX_UNREAD:
             ended = _take_oldest_of_most(self._unread)
@@ -262,7 +260,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             )
             stack.callback(timer.cancel)
             reserved = stack.pop_all()
-            # A callback of the context would be a cycle, and keep its call.
+            # Not a callback of the context, as that cycle would keep the call.
             task.add_done_callback(lambda _: reserved.close())
 
 
@@ -370,7 +368,7 @@ async def _counted(
 def _reserve_repeated(
     counted: services.Request, request: message.Message, call: inference.Call
 ) -> None:
-    """Reserves memory for values that a message holds once and means often."""
+    """Reserves memory for inputs that a message describes in fewer bytes."""
     size = bodies.num_bytes(call.inputs) - request.ByteSize()
     if size > bodies.LARGE_BYTES:
         try:
@@ -388,7 +386,7 @@ async def _all(coroutines: Sequence[Coroutine]) -> list:
     finally:
         for task in tasks:
             task.cancel()
-        del tasks, task  # As in `_while_connected` of rest.py.
+        del tasks, task  # Or else an error's traceback would keep the results.
 
 
 def _decode(

@@ -1,8 +1,8 @@
 """JSON in TensorFlow Serving's dialect: bodies of requests, and answers.
 
-NaN and Infinity are literals, and bytes that are not UTF-8 pass through strings
-unchanged, as surrogates in Python's strings. Error messages are TensorFlow
-Serving's (json_tensor.cc).
+NaN and Infinity are literals. Bytes that are not UTF-8 pass unchanged: Python's
+strings hold them as surrogates. Error messages are TensorFlow Serving's
+(json_tensor.cc).
 """
 
 import base64
@@ -32,11 +32,11 @@ _INT64 = range(-(2**63), 2**63)
 _SIGNATURE = "signature_name"
 _ROWS = "instances"
 _COLUMNS = "inputs"
-# The largest integers up to which all integers are exact.
+# Larger integers are refused, because a float may round them to other integers.
 _MAX_WHOLE = {tf.float32: 2**24 - 1, tf.float64: 2**53 - 1}
-# Outputs whose names end like this are bytes, not text.
+# Outputs with this suffix are bytes, not text, so JSON has them as base64.
 _BYTES_SUFFIX = "_bytes"
-# NumPy's limit on the number of dimensions.
+# NumPy arrays have at most 64 dimensions, so deeper lists are refused.
 _MAX_RANK = 64
 
 
@@ -51,7 +51,7 @@ def parse(body: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
-        # orjson is strict: it refuses NaN and bytes that are not UTF-8.
+        # orjson refuses NaN and invalid UTF-8, which TensorFlow Serving reads.
         document = _parse_leniently(body)
     if not isinstance(document, dict):
         raise _invalid(document, "Is not object")
@@ -70,7 +70,7 @@ def dump(document: Any, has_nan: bool = False) -> bytes:
         try:
             return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
         except orjson.JSONEncodeError:
-            pass  # Surrogates, which orjson refuses.
+            pass  # orjson refuses surrogates; `json` writes them.
     text = json.dumps(
         document, ensure_ascii=False, default=lambda array: array.tolist()
     )
@@ -100,7 +100,7 @@ def decode_b64(value: Any) -> bytes:
     if not is_b64(value):
         raise _invalid(value, "not formatted correctly for base64 data")
     try:
-        # Splitting at spaces could make millions of strings.
+        # Not `split`, which could make millions of strings from spaces.
         text = value[_B64].encode("ascii").translate(None, _SPACES)
         padded = text + b"=" * (-len(text) % 4)
         return base64.b64decode(padded, validate=True)
@@ -127,7 +127,7 @@ def type_name(value: Any) -> str:
 def shown(value: Any) -> str:
     """Returns the beginning of a value's JSON."""
     text = ""
-    # Piece by piece: the value may be large, or too deep for `json.dumps`.
+    # Encode only the beginning: a value may be large, or too deep for `dumps`.
     for piece in json.JSONEncoder().iterencode(value):
         text += piece
         if len(text) > errors.MAX_SHOWN:
@@ -202,7 +202,7 @@ def _dump_results(results: list, numbers: list[float]) -> bytes:
 
 
 def _number(value: float) -> float:
-    """Returns the shortest decimal number for a float32."""
+    """Returns a float32 as its shortest decimal: 0.1, not 0.10000000149."""
     return float(str(np.float32(value)))
 
 
@@ -214,8 +214,8 @@ def _example(value: Any) -> tf.train.Example:
     example = tf.train.Example()
     for name, content in value.items():
         items = content if isinstance(content, list) else [content]
-        # Created even without a value: an empty feature exists.
         require_utf8(name, "The name of a feature")
+        # The access creates the feature, so it exists even without a value.
         feature = example.features.feature[name]
         for item in items:
             _add(feature, errors.shortened(name), item)
@@ -234,7 +234,7 @@ def require_utf8(name: str, what: str) -> str:
 
 
 def _add(feature: tf.train.Feature, name: str, value: Any) -> None:
-    """Adds a value to a feature, whose values must have one type."""
+    """Adds a value to a feature; all values of a feature must have one type."""
     is_bytes = isinstance(value, dict)
     if (
         value is None
@@ -391,7 +391,7 @@ def _from_columns(value: Any, signature: Signature) -> dict[str, np.ndarray]:
 
 
 def _tensor(value: Any, dtype: tf.DType, name: str = "") -> np.ndarray:
-    """Converts nested lists to a tensor; errors begin with a name.
+    """Converts nested lists to a tensor; errors begin with the input's name.
 
     Raises:
       RequestError: If the lists are ragged or their values have another type.
@@ -464,7 +464,7 @@ def _flat_tensor(values: Sequence[Any], dtype: tf.DType) -> np.ndarray:
 def _check_digits(
     values: Sequence[float], array: np.ndarray, dtype: tf.DType
 ) -> None:
-    """Raises `RequestError` if a finite number is too large for the type."""
+    """Raises `RequestError` for inexact integers and floats that overflow."""
     limit = _MAX_WHOLE[dtype]
     for value in values:
         if type(value) is int and abs(value) > limit:
@@ -510,7 +510,7 @@ def _first_not(values: Sequence[Any], *types: type) -> Any:
 def write_predictions(
     outputs: Mapping[str, np.ndarray], by_rows: bool
 ) -> bytes:
-    """Returns the response to a `predict` request.
+    """Returns the response to a `predict` request, in row or column format.
 
     Raises:
       RequestError: If the outputs cannot be written in that format.
@@ -569,7 +569,7 @@ def _writable(name: str, value: np.ndarray, as_lists: bool) -> Any:
         value = value.astype(np.float32)
     if as_lists:
         if value.dtype == np.float32:
-            # By way of the shortest decimal number for each float32.
+            # Via the shortest decimal: 0.1 must not become 0.10000000149.
             value = value.astype(str).astype(np.float64)
         return value.tolist()
     return np.ascontiguousarray(value) if value.ndim else value[()]

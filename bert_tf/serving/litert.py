@@ -1,14 +1,14 @@
 """The LiteRT engine: runs the encoder in LiteRT, the rest in TensorFlow.
 
-The folder litert/ of a version holds the model as a .tflite file and a
-SavedModel without weights; one of its signatures turns strings into the model's
-inputs, another one turns the model's outputs into predictions. The signatures
-for clients are those of the version's own saved_model.pb, whose weights are
-never read.
+The folder litert/ of a version has the model as a .tflite file, and a
+SavedModel without weights. One signature of this SavedModel turns strings into
+the model's inputs, another signature turns the model's outputs into
+predictions. Clients see the signatures of the version's own saved_model.pb; its
+weights are never read.
 
 Shapes:
   R: rows of a call, on any number of axes.
-  T: the length that they are padded to.
+  T: the length that the rows are padded to.
   P: masked tokens of a row that are predicted.
 """
 
@@ -36,8 +36,8 @@ from bert_tf.serving.servable import Stop
 
 FOLDER = "litert"
 MODEL_FILE = os.path.join(FOLDER, "model.tflite")
-# Names of the signatures of its SavedModel, and of their tensors other than the
-# model's inputs.
+# Names of signatures of the SavedModel in litert/, and of their tensors; the
+# model's inputs have further names.
 PACK, PACK_IDS, PACK_EXAMPLES = "pack", "pack_ids", "pack_examples"
 ANSWER, ANSWER_IDS = "answer", "answer_ids"
 EXAMPLES = "examples"
@@ -53,8 +53,8 @@ _SIGNATURE_STEPS = {
 }
 
 _POSITIONS = "masked_lm_positions"
-# Tokens per call, including padding. More are not faster, because LiteRT works
-# on the contents of the caches; one longer row is a call of its own.
+# Tokens per call, including padding. More are not faster, because they do not
+# fit in the CPU's caches. A longer row is a call by itself.
 _TOKENS_PER_CALL = 128
 # Maximum padding of a row next to a longer one. The fixed cost of a call is
 # about the cost of this many tokens of BERT-base.
@@ -67,15 +67,15 @@ def run_rows(
     lengths: np.ndarray,
     stop: Stop | None = None,
 ) -> dict[str, np.ndarray]:
-    """Runs rows of a .tflite file, rows of similar length in one call.
+    """Runs a .tflite model on rows, with rows of similar length in one call.
 
     Args:
       model: Has inputs such as `input_ids` <int32>[R, T] and possibly
         `masked_lm_positions` <int32>[R, P]. A variable second axis of an output
-        has length P if it has `masked_lm_positions`, else T.
-      inputs: At least all of its inputs, [R, T] and [R, P].
+        has length P if the model has `masked_lm_positions`, else T.
+      inputs: At least all inputs of the model, [R, T] and [R, P].
       lengths: <int32>[R], the number of tokens of each row to compute; outputs
-        beyond it are undefined.
+        for later tokens are undefined.
       stop: Ends the computation.
 
     Returns:
@@ -117,8 +117,8 @@ def run_rows(
 def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     """Yields groups of rows of similar length, with the longest length.
 
-    Args:
-      lengths: <int32>[R].
+    Lengths <int32>[R] of [60, 8, 57, 9] give ([0, 2], 60) and ([3, 1], 9): at
+    most 128 tokens a call, and at most 8 of padding in a row.
     """
     order = np.argsort(-lengths, kind="stable")
     first = 0
@@ -138,7 +138,7 @@ class Litert(SavedModel):
       name: The model's name.
       version: Its version.
       directory: The folder of the SavedModel without weights.
-      config: The session's.
+      config: The session's configuration.
       model: The encoder.
       signature_defs: The signatures for clients; signatures that need the
         SavedModel's weights, such as `attention`, are dropped.
@@ -174,7 +174,7 @@ class Litert(SavedModel):
             return self._run_step(TOKENIZE, inputs, outputs, stop)
         pack, answer = _SIGNATURE_STEPS[signature.name]
         if pack == PACK_EXAMPLES:
-            # The input's name differs between signatures.
+            # The input's name differs between signatures, so take its value.
             (serialized,) = inputs.values()
             inputs = {EXAMPLES: serialized}
         packed = self._run_step(pack, inputs, self._steps[pack].outputs, stop)
@@ -219,7 +219,7 @@ class LitertEngine(SavedModelEngine):
         directory: str,
         content: bytes | None = None,
     ) -> Litert:
-        """Loads a version, with another .tflite file if `content` is one."""
+        """Loads a version; `content`, if given, replaces its .tflite file."""
         folder = os.path.join(directory, FOLDER)
         if not os.path.isdir(folder):
             raise errors.failed_precondition(
@@ -234,8 +234,7 @@ class LitertEngine(SavedModelEngine):
                 with open(path, "rb") as file:
                     content = file.read()
             definitions = saved_model.read_signature_defs(directory)
-            # One interpreter, whose threads share a row, has the lowest
-            # latency.
+            # One interpreter whose threads share a row is the fastest.
             model = LiteModel(content, self._num_threads)
         except OSError as error:
             raise errors.not_found(f"Cannot read {path}: {error}.") from error

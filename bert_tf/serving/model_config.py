@@ -26,9 +26,9 @@ from bert_tf.io import files
 from bert_tf.io import paths
 
 _FLAG = "--model_config_file"
-# A version's number is an int64, as in TensorFlow Serving.
+# Versions are int64, as in TensorFlow Serving, so larger numbers are skipped.
 _MAX_VERSION = 2**63 - 1
-# Folders of a version, beside and inside each other.
+# Maximum number of folders in a version, at all depths together.
 _MAX_FOLDERS = 100
 
 
@@ -98,7 +98,7 @@ def read_into(proto: message.Message, path: str, flag: str) -> None:
     """Reads a text file into a message.
 
     Raises:
-      UserError: If the file is invalid; it names the flag.
+      UserError: If the file is invalid; the message names the flag.
     """
     contents = files.read_bytes(files.require_file(path, flag))
     try:
@@ -111,9 +111,7 @@ def read_into(proto: message.Message, path: str, flag: str) -> None:
 
 
 def new_message(name: str, **fields: str) -> message.Message:
-    """Returns an empty message of TensorFlow Serving.
-
-    For those that its Python package lacks.
+    """Returns an empty message that TensorFlow Serving's package lacks.
 
     Args:
       name: The name of the message.
@@ -204,13 +202,13 @@ def find_versions(base_path: str) -> dict[int, str]:
     """Returns the directories of a model's versions by version number.
 
     Raises:
-      OSError: If it cannot be read; or one of `files.remote_errors`.
+      OSError: If the path cannot be read; or one of `files.remote_errors`.
     """
     versions = {}
     for name in files.names_in(base_path):
         path = os.path.join(base_path, name)
         is_number = name.isascii() and name.isdigit()
-        # A loop of links is no directory.
+        # A loop of links is no folder, so it is skipped.
         if is_number and files.is_folder(path) and int(name) <= _MAX_VERSION:
             versions[int(name)] = path
     return versions
@@ -223,10 +221,10 @@ def check_base_path(
 
     Args:
       config: The model.
-      missing: `Engine.missing`, which is None for a version's directory.
+      missing: `Engine.missing`, which returns None for a version's directory.
 
     Raises:
-      UserError: If it is not.
+      UserError: If the path is no folder, or is a version itself.
     """
     try:
         find_versions(config.base_path)
@@ -252,14 +250,11 @@ def check_base_path(
 
 
 def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
-    """Returns paths, sizes and times of the files in a directory.
-
-    Files that are deleted meanwhile are skipped; the next check differs.
-    """
+    """Returns paths, sizes and times of a directory's files, if still there."""
     if paths.is_remote(directory):
         return frozenset(files.remote_files(directory))
     return frozenset(
-        (path, status.st_size, status.st_ctime_ns)  # Changes with rights, too.
+        (path, status.st_size, status.st_ctime_ns)  # chmod changes ctime, too.
         for path, status in walk(directory)
     )
 
@@ -267,8 +262,8 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
 def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yields the files of a directory with their sizes, times and kinds.
 
-    Links are followed, each folder once. Too many folders end with the first of
-    those, as a link to the root would take minutes.
+    Links are followed, each folder once. After `_MAX_FOLDERS` the next folder
+    is yielded and the walk ends, because a link to the root would take minutes.
     """
     seen = set()
     for folder, folders, names in os.walk(directory, followlinks=True):

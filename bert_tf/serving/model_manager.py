@@ -2,7 +2,7 @@
 
 The old version serves until the new one is loaded, and closes when its last
 request is answered. A version that cannot be loaded is skipped until its files
-change; meanwhile the others stay.
+change; loaded versions keep serving.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ AVAILABLE = "AVAILABLE"
 UNLOADING = "UNLOADING"
 END = "END"
 
-# Time that a version which is loading gets when the server stops.
+# Seconds that a version has to finish loading when the server stops.
 _STOP_SECONDS = 5
 
 
@@ -96,7 +96,7 @@ class ModelManager:
         self._warm_up = warm_up
         self._on_change = on_change
         self._models: dict[str, Model] = {}
-        # Guards `_models` and their versions; never held while loading.
+        # Guards `_models` and their versions; never held during slow loads.
         self._lock = threading.Lock()
         # Held by the thread that replaces `_models`.
         self._configuring = threading.Lock()
@@ -107,7 +107,7 @@ class ModelManager:
     def start(
         self, configs: Sequence[ModelConfig], poll_seconds: float
     ) -> None:
-        """Loads the models, then checks for new versions; only once for 0 s.
+        """Loads the models, then polls for new versions unless given 0 seconds.
 
         Raises:
           UserError: If a model cannot be served.
@@ -158,7 +158,7 @@ class ModelManager:
                 self._check(model)
 
     def _take_over(self, model: Model, old: Model | None) -> None:
-        """Loads a new configuration's versions beside those of the old one.
+        """Loads a new configuration's versions, while old versions serve.
 
         Raises:
           UserError: If the model cannot be served.
@@ -168,7 +168,7 @@ class ModelManager:
         if is_same:
             model.versions = dict(old.versions)
         chosen = self._load_chosen(model)
-        # Others of the same path are served until this one takes over.
+        # If no version is chosen, old versions of this path keep serving.
         self._check_started(model, sorted(chosen) or model.available())
         if old and old.available() and not (chosen or is_same):
             raise UserError(
@@ -179,7 +179,7 @@ class ModelManager:
     def _retire_all(
         self, model: Model, kept_versions: dict[int, Version]
     ) -> None:
-        """Retires the versions of a model except those that are also kept."""
+        """Retires a model's versions except those in `kept_versions`."""
         for number in model.available():
             if kept_versions.get(number) is not model.versions[number]:
                 self._retire(model, number)
@@ -189,7 +189,7 @@ class ModelManager:
         self._stopping.set()
         models = self._models
         for model in models.values():
-            # A version that still loads is not waited for.
+            # A version that still loads must not delay the end for long.
             seconds = _STOP_SECONDS / len(models)
             if model.refreshing.acquire(timeout=seconds):
                 self._retire_all(model, {})
@@ -220,7 +220,7 @@ class ModelManager:
     def use(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> Iterator[Servable]:
-        """Yields a version, by default the newest; it stays loaded meanwhile.
+        """Yields a version, by default the newest, and keeps it loaded.
 
         Raises:
           RequestError: If it is not served.
@@ -293,12 +293,12 @@ class ModelManager:
                     f"Servable not found for request: {selector}"
                 )
             servable = model.versions[number].servable
-            # Not closed yet, as versions are retired under the lock.
+            # Versions are retired under the lock, so this one is not closed.
             servable.acquire()
             return servable
 
     def _check_started(self, model: Model, available: Sequence[int]) -> None:
-        """Raises `UserError` if no version or not a label's one is loaded."""
+        """Raises `UserError` if all versions failed or a label's is missing."""
         failed = {
             number: version.error
             for number, version in model.versions.items()
@@ -327,7 +327,7 @@ class ModelManager:
     def _poll(self, seconds: float) -> None:
         while not self._stopping.wait(seconds):
             for model in self._models.values():
-                # Models would wait for each other's loads in one thread.
+                # In one thread, a model would wait for another one's load.
                 if not model.refreshing.locked():
                     threading.Thread(
                         target=self._check, args=(model,), daemon=True
@@ -344,14 +344,14 @@ class ModelManager:
                 logging.exception("Checking for new versions failed.")
 
     def _refresh(self, model: Model) -> None:
-        """Loads the selected versions, then retires the others."""
+        """Loads the selected versions, then retires all other versions."""
         chosen = self._load_chosen(model)
         # If all folders disappear, the last version keeps serving.
         others = set(model.available()) - chosen if chosen else ()
         for number in others:
             self._retire(model, number)
         if others:
-            gc.collect()  # Graphs contain reference cycles.
+            gc.collect()  # Graphs have cycles, which would keep the memory.
 
     def _load_chosen(self, model: Model) -> set[int]:
         """Loads the selected versions; returns the numbers of all of them.
@@ -432,7 +432,7 @@ class ModelManager:
                 except BaseException:
                     servable.retire()
                     raise
-        except Exception as exception:  # noqa: BLE001  # The others go on.
+        except Exception as exception:  # noqa: BLE001  # Old versions serve.
             error = errors.from_exception(exception)
             logging.error(
                 "Version %d of model %s cannot be loaded and is skipped until "
@@ -472,7 +472,7 @@ class ModelManager:
 def _check_regular(directory: str) -> None:
     """Checks that a version holds no pipe, device or socket, nor many folders.
 
-    Loading it could wait forever.
+    Loading such a version could wait forever.
     """
     for path, status in model_config.walk(directory):
         if not stat.S_ISREG(status.st_mode):

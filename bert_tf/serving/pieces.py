@@ -1,7 +1,7 @@
-"""Large requests, computed in pieces that let other requests in between.
+"""Splits large requests into pieces, so that other requests run in between.
 
-Large are those of more rows or longer inputs than a call has. A single row is
-one piece; a long one runs on a thread that takes only those.
+A request is large if it has more rows or longer inputs than a call may have. A
+single row is one piece; a separate thread computes long pieces.
 """
 
 import asyncio
@@ -32,14 +32,15 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Stop
 
 _PIECES_PER_BATCH = 4
-# Parts of a text, which have together the tokens of the whole: they end before
-# white space, in a longer word at a character, in other bytes anywhere.
+# Parts of a text to tokenize: a part ends before white space, in a longer word
+# after a character, in other bytes anywhere. With parts of at most 8 bytes,
+# b"to be or not" becomes b"to be or" and b" not".
 _PARTS = re.compile(
     rb"(?s).{1,%d}(?=[ \t\r\n]|\Z)|.{1,%d}(?![\x80-\xbf])|.{1,%d}"
     % ((batching.MAX_CALL_SIZE,) * 3)
 )
-# Most bytes of a token: white space and long words take time and memory, too.
-# Models that cannot count their tokens may be those of other texts.
+# As many bytes count as a token at least, because white space and long words
+# take time and memory, too. The second is for models without `tokenize`.
 _TOKEN_BYTES, _UNKNOWN_TOKEN_BYTES = 64, 256
 
 
@@ -50,9 +51,9 @@ class PieceScheduler:
     turns, so that their pieces do not fill the queue.
 
     Args:
-      scheduler: Computes all but the following.
-      lane: Computes pieces that are as long as a call and cannot be split, on
-        one thread. They can be stopped.
+      scheduler: Computes all calls except the pieces for `lane`.
+      lane: Computes pieces that are longer than a call and cannot be split, on
+        one thread. Only these can be stopped.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class PieceScheduler:
         self._options = options
         self._limits = limits
         self._piece_rows = _piece_rows(options)
-        # Of requests with and without pieces for the lane.
+        # Keys: True for requests with pieces for the lane, False for others.
         self._num_rows_admitted = collections.Counter()
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
         self._paddings = weakref.WeakKeyDictionary()
@@ -75,7 +76,7 @@ class PieceScheduler:
     async def compute(
         self, servable: Servable, call: Call, choices: int = 1
     ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs of a call, whose rows have some `choices`.
+        """Returns the outputs of a call with at most `choices` choices a row.
 
         Raises:
           RequestError: If too many requests wait, the outputs are too large or
@@ -111,10 +112,10 @@ class PieceScheduler:
     async def run(
         self, servable: Servable, call: Call, size: int, is_long: bool = False
     ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs of a piece, in its request's turn.
+        """Returns the outputs of a piece, computed when it gets its turn.
 
-        The turn ends when nothing is computed any more, so that clients that go
-        away, one after the other, occupy no more threads than others.
+        The turn ends only when no thread computes the piece, so that clients
+        that disconnect one after another occupy no more threads.
         """
         piece = servable, call.signature, call.inputs, call.outputs, size
         if is_long or size > batching.MAX_CALL_SIZE:
@@ -133,8 +134,8 @@ class PieceScheduler:
     async def check_tokens(self, servable: Servable, text: bytes) -> None:
         """Raises `RequestError` if a text has more tokens than a row may have.
 
-        The tokens are those of the model's signature `tokenize`, but at least
-        one for 64 bytes; without the signature, one for 256 bytes.
+        The model's signature `tokenize` counts the tokens, at least one per 64
+        bytes. Without this signature, 256 bytes count as one token.
         """
         limit = self._limits.max_row_tokens
         signature = servable.signatures.get(TOKENIZE)
@@ -168,7 +169,7 @@ class PieceScheduler:
     def _counted(self, num_rows: int, is_long: bool) -> Iterator[None]:
         """Admits a large request as a whole, or refuses it.
 
-        It counts with its rows, but with no more than those of a batch.
+        A request counts as its number of rows, but at most `max_batch_size`.
         """
         admitted = self._num_rows_admitted
         limit = self._options.max_queued_rows()
@@ -190,12 +191,12 @@ class PieceScheduler:
 class _Paddings:
     """Padding of the outputs of a signature, learned from its calls.
 
-    Models pad their outputs to the longest row of a call.
+    A model pads outputs to the longest row of a call, so pieces may differ.
 
     Attributes:
-      rows_are_independent: False after a call without one row for each row.
-      values: The value after the end of a shorter row, by the output's name;
-        None if it depends on the row.
+      rows_are_independent: False after a call that did not return one row for
+        each row of its inputs.
+      values: The padding value by output name; None if it depends on the row.
     """
 
     def __init__(self) -> None:
@@ -203,7 +204,7 @@ class _Paddings:
         self.values: dict[str, Any] = {}
 
     def learn(self, name: str, narrow: np.ndarray, wide: np.ndarray) -> None:
-        """Compares an output with the same rows beside longer ones."""
+        """Learns the padding: 0 from rows [[3, 5]] and, padded, [[3, 5, 0]]."""
         is_padding = np.ones(wide.shape, bool)
         is_padding[_corner(narrow)] = False
         values = wide[is_padding]
@@ -225,7 +226,7 @@ class _LargeRequest:
     async def in_pieces(
         self, row_groups: Iterable[np.ndarray]
     ) -> Mapping[str, np.ndarray] | None:
-        """Returns the outputs; None if pieces have not one row for each row.
+        """Returns the outputs; None if a piece lacks a row for each row.
 
         Args:
           row_groups: The rows of each piece, <int>[N].
@@ -263,7 +264,7 @@ class _LargeRequest:
         """Pads the outputs of all pieces to the shapes of one call.
 
         Returns:
-          False if the shapes are not those of independent rows.
+          False if the shapes show that rows depend on each other.
         """
         shapes = {}
         longest = set()
@@ -305,7 +306,10 @@ class _LargeRequest:
 
 
 def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
-    """Yields the rows of each piece, <int64>[N], from the sizes of all rows."""
+    """Yields the rows of each piece, <int64>[N], from the sizes of all rows.
+
+    Sizes [9, 9, 5000, 9] with `piece_rows` 2 give [0, 1], [2], [3].
+    """
     first = size = 0
     for row, row_size in enumerate(sizes):
         is_full = (
@@ -319,7 +323,7 @@ def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
 
 
 def _piece_rows(options: BatchingOptions) -> int:
-    """Returns the number of rows of a piece, which is an allowed size."""
+    """Returns the number of rows of a piece, which is an allowed batch size."""
     rows = max(1, options.max_batch_size // _PIECES_PER_BATCH)
     sizes = options.allowed_batch_sizes
     if not sizes:
@@ -332,5 +336,5 @@ def _has_rows(outputs: Mapping[str, np.ndarray], num_rows: int) -> bool:
 
 
 def _corner(narrow: np.ndarray) -> tuple[slice, ...]:
-    """Returns the index of an array's part in a wider one."""
+    """Returns the index of a narrow output's values in a wide output."""
     return tuple(map(slice, narrow.shape))

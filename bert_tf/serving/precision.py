@@ -1,4 +1,4 @@
-"""The precision that an export is marked with, and packed weights for it."""
+"""Precision of an export by its model card, and packed weights for bfloat16."""
 
 import os
 
@@ -18,7 +18,7 @@ _PACKED = "bfloat16"
 def read(directory: str) -> str | None:
     """Returns the precision of a version; None if it is not marked.
 
-    Servers load SavedModels of any origin, with or without a model card.
+    Servers load any SavedModel, so a missing or bad model card is no error.
     """
     path = os.path.join(directory, _CARD)
     try:
@@ -40,7 +40,7 @@ def pack_weights(config: ServeConfig) -> None:
     if config.engine != "savedmodel":
         return
     models = model_config.of_flags(config)
-    # A list without models may get some later, in any precision.
+    # An empty list may get models of any precision later, so do not pack.
     if models and all(_newest(model) == _PACKED for model in models):
         packed_weights.assume()
 
@@ -67,6 +67,6 @@ def _newest(model: ModelConfig) -> str | None:
     try:
         versions = model_config.find_versions(model.base_path)
     except (OSError, ValueError):
-        return None  # The server refuses it, with the reason.
+        return None  # The server reports the error later.
     served = model.policy.choose(versions)
     return read(versions[max(served)]) if served else None

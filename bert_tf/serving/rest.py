@@ -46,7 +46,7 @@ _CALL = re.compile(
 )
 _STATUS = re.compile(_MODEL + _VERSION + r"(?P<metadata>/metadata)?", re.I)
 _MAX_VERSION = 2**63 - 1
-_MAX_DIGITS = 20  # All numbers of so many are larger.
+_MAX_DIGITS = 20  # All numbers with 20 digits exceed `_MAX_VERSION`.
 _ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
@@ -61,8 +61,8 @@ def application(
 ) -> applications.Starlette:
     """Returns the ASGI application.
 
-    `AccessMiddleware` has the arguments before the last two. `aliases` has
-    further paths, and those that they stand for.
+    `AccessMiddleware` describes `hosts`, `keys` and `health_without_key`.
+    `aliases` maps further paths to paths of this application.
     """
     api = _Api(service, timeout_seconds)
     return applications.Starlette(
@@ -89,7 +89,7 @@ def application(
 
 
 def _aliased(app: types.ASGIApp, aliases: Mapping[str, str]) -> types.ASGIApp:
-    """Returns an application that answers further paths, too."""
+    """Returns an application that also answers the paths in `aliases`."""
 
     async def answer(scope, receive, send):
         if path := aliases.get(scope["path"]):
@@ -178,7 +178,7 @@ class _Api:
     async def _body(
         self, request: requests.Request, reserve: Callable[[int], None]
     ) -> bytes:
-        """Returns the body of a request, without compression."""
+        """Returns the unpacked body of a request."""
         limits = self._service.limits
         body = await self._service.bodies.read(request, reserve)
         if request.headers.get("content-encoding", "").lower() != "gzip":
@@ -239,7 +239,7 @@ def _of_examples(
     servable: Servable,
     limits: ServeLimits,
 ) -> calls.Call:
-    """Returns the same as `_predict` for a request of Examples."""
+    """Returns the call for Examples, which responds with a body."""
     name = json_values.signature_name(document)
     request = request_class(input=json_values.read_examples(document))
     request.model_spec.signature_name = name
@@ -280,7 +280,7 @@ def _metadata(servable: Servable) -> dict:
 async def _while_connected(
     request: requests.Request, work: Coroutine[Any, Any, bytes]
 ) -> bytes:
-    """Returns the result of a coroutine, which ends when the client is gone.
+    """Returns the result of a coroutine, or cancels it if the client is gone.
 
     Raises:
       RequestError: If the client is gone.
@@ -300,8 +300,7 @@ async def _while_connected(
     finally:
         working.cancel()
         gone.cancel()
-        # The traceback of an error has this frame, so that a cycle would keep
-        # the request's data.
+        # Break the cycle of an error and this frame; it would keep the data.
         del working, gone
 
 
@@ -310,7 +309,7 @@ def _model(match: re.Match) -> dict:
     version = match["version"]
     label = match["label"]
     if version is not None:
-        # Python refuses to convert thousands of digits.
+        # Cut the digits, because Python refuses to convert thousands of them.
         number = int(version.lstrip("0")[:_MAX_DIGITS] or "0")
         if number > _MAX_VERSION:
             raise errors.invalid(
@@ -342,7 +341,7 @@ def _json(body, status: int = 200) -> responses.Response:
 class _LargeAnswer(responses.Response):
     """JSON that is sent in parts, and reserves its memory until it is sent.
 
-    Written at once, it would stay in memory as long as its client likes.
+    Sent at once, it would stay in memory unreserved until its client reads it.
     """
 
     media_type = "application/json"

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-# Registers the operators of models that take text.
+# Registers operators, without which models that take text would not load.
 import tensorflow_text  # noqa: F401
 from google.protobuf import message
 from tensorflow.core.framework import types_pb2
@@ -35,13 +35,13 @@ from bert_tf.serving.servable import TensorSpec
 # Every SavedModel has one of these files.
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
-# Functions for some outputs of a signature, of which clients may ask for any
-# combination; beyond these, all outputs are computed.
+# Each combination of outputs that clients request needs a function. Beyond this
+# number, all outputs are computed, or else the functions would fill the memory.
 _MAX_CALLABLES = 64
 
-# Numbers of TensorFlow's threads between operators: those of the caller, and
-# those of calls that can be ended. Other calls never wait for an operator of
-# these, nor does the operator that ends one of them.
+# TensorFlow's thread pools between operators: the caller's thread, and a pool
+# for calls that can be stopped. A long call in this pool delays neither other
+# calls nor the operation that stops it.
 _CALLER, _STOPPABLE = -1, 1
 _NUM_STOPPABLE_THREADS = 4
 
@@ -145,8 +145,8 @@ class SavedModel(Servable):
 class _End:
     """Operations that let another thread end a call of a session.
 
-    TensorFlow ends a call when one of its operations fails. One of them waits,
-    without a thread, for a value in a queue: True comes after the outputs.
+    TensorFlow ends a call when one of its operations fails. An assertion waits,
+    without a thread, for a queue's value: True after the outputs, False to end.
     """
 
     def __init__(self, session: tf.compat.v1.Session) -> None:
@@ -165,7 +165,7 @@ class _End:
         self._end = session._make_callable_from_options(options)
 
     def add_to(self, options: config_pb2.CallableOptions) -> None:
-        """Makes a function one that can be ended."""
+        """Adds the operations to a function, so that it can be stopped."""
         graph = self._session.graph
         outputs = [graph.get_tensor_by_name(name) for name in options.fetch]
         with graph.as_default(), tf.control_dependencies(outputs):
@@ -181,7 +181,7 @@ class _End:
                 with stop.calls(self._end):
                     yield
             finally:
-                # Otherwise an end that came too late would be the next call's.
+                # Empty the queue: a late False would end the next call.
                 self._session.run(self._left)
 
 
@@ -201,7 +201,7 @@ class SavedModelEngine(Engine):
             intra_op_parallelism_threads=intra_op_threads,
             inter_op_parallelism_threads=inter_op_threads,
         )
-        # Without names each model would have threads of its own.
+        # Models share a named pool; otherwise each would start more threads.
         pools = self._config.session_inter_op_thread_pool
         pools.add(global_name="calls")
         pools.add(global_name="stoppable", num_threads=_NUM_STOPPABLE_THREADS)
@@ -267,8 +267,7 @@ def _specs(
                 None if dim.size < 0 else dim.size
                 for dim in info.tensor_shape.dim
             )
-        # The operation that initializes a model is a signature too; its output
-        # is not a tensor.
+        # A signature that initializes the model has no tensor as its output.
         if info.dtype != types_pb2.DT_INVALID:
             dtype = tf.as_dtype(info.dtype)
             specs[name] = TensorSpec(dtype, shape, info.name)

@@ -1,7 +1,7 @@
 """Search by meaning: the texts of --search_file, their page and its answers.
 
-The served model embeds all texts before the server listens, and each query;
-the answer has the texts of the largest cosines.
+The served model embeds all texts before the server listens, and then each
+query. The answer has the texts with the largest cosines.
 
 Shapes:
   N: number of texts.
@@ -37,14 +37,14 @@ from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 _PAGE = os.path.join(os.path.dirname(__file__), "page", "search.html")
 _TEXTS_PER_CALL = 64
 _COUNT, _MAX_COUNT = 10, 1000
-# The longest line of a text file whose paragraphs are wrapped.
+# A text file with blank lines and no longer line is read by paragraphs.
 _WRAPPED = 100
-# The cosine of embeddings of a text by the same model.
+# A smaller cosine of a cached and a new embedding shows another model.
 _SAME = 0.9999
 
 
 def read_texts(config: ServeConfig) -> list[dict[str, str]]:
-    """Returns the texts of --search_file with their places.
+    """Returns the texts of --search_file, each with its place in the file.
 
     Raises:
       UserError: If a file is no table of texts, or there is no text.
@@ -74,7 +74,7 @@ class Search:
     Args:
       config: The flags.
       service: The models.
-      name: The name of the one that embeds the texts.
+      name: The name of the model that embeds the texts.
 
     Raises:
       UserError: As `read_texts`.
@@ -111,7 +111,8 @@ class Search:
         name = f"{digest.hexdigest()}.npy"
         cache = os.path.join(paths.cache_dir(), "searched", name)
         stored = np.load(cache) if os.path.exists(cache) else np.empty((0, 0))
-        # The longest come first: only these show how much a model reads.
+        # The longest texts come first, because only these show whether the
+        # cached embeddings are of a model with another maximum length.
         order = np.argsort([-len(x) for x in texts], kind="stable")
         rows = {}
         with progress.bar(len(texts), "embedding", "text") as bar:

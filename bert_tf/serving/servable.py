@@ -20,7 +20,7 @@ from google.protobuf import message
 from bert_tf.serving import errors
 
 DEFAULT_SIGNATURE = "serving_default"
-# From `text` <string>[B] to `input_ids` <int32>[B, P] and others.
+# The signature from `text` <string>[B] to `input_ids` <int32>[B, P] and others.
 TOKENIZE = "tokenize"
 # The field of a TensorProto, and the types of JSON values, by dtype.
 DTYPES = {
@@ -36,13 +36,13 @@ DTYPES = {
     tf.uint64: ("uint64_val", (int,)),
     tf.bool: ("bool_val", (bool,)),
 }
-# Attention has a number for each pair of tokens in each head of each layer, so
-# that a call of few long rows may need gigabytes.
+# Maximum bytes of a call's outputs: attention has a number for each pair of
+# tokens, head and layer, so a few long rows could need gigabytes.
 _MAX_CALL_BYTES = 64 << 20
-# A variable dimension, and a string.
+# Assumed size of a variable dimension, and bytes of a string.
 _LONG_ROW = 512
 _STRING_BYTES = 64
-# Other characters are a token each, which takes as long as four letters.
+# Bytes of words and spaces; any other byte is a token, which counts as four.
 _LETTERS = bytes(
     x for x in range(256) if x <= 32 or x > 127 or chr(x).isalnum()
 )
@@ -110,7 +110,7 @@ class Signature:
         return max(1, _MAX_CALL_BYTES // max(1, num_bytes))
 
     def check_names(self, names: Collection[str]) -> None:
-        """Raises `RequestError` if they are not the names of the inputs."""
+        """Raises `RequestError` if `names` are not the names of the inputs."""
         if set(names) != self.inputs.keys():
             raise errors.invalid(_other_names(set(names), set(self.inputs)))
 
@@ -158,7 +158,7 @@ class Stop:
 
     @contextlib.contextmanager
     def calls(self, end: Callable[[], None]) -> Iterator[None]:
-        """Lets `set` call a function until the block has ended."""
+        """Lets `set` call `end` while the block runs."""
         with self._lock:
             self.check()
             self._end = end
@@ -172,8 +172,8 @@ class Stop:
 class Servable(abc.ABC):
     """A loaded version of a model.
 
-    Users call `acquire` and `release`; after `retire` it closes with the last
-    `release`.
+    Users call `acquire` and `release`. After `retire`, the last `release`
+    closes the servable.
 
     Args:
       signature_defs: The `SignatureDef` of each signature, for metadata.
@@ -210,7 +210,7 @@ class Servable(abc.ABC):
           signature: One of `signatures`.
           inputs: All its inputs; strings as object arrays of `bytes`.
           outputs: The names of the requested outputs.
-          stop: Ends the computation, which then raises any exception.
+          stop: Stops the computation; `run` then raises some exception.
 
         Returns:
           The outputs by name; strings as object arrays of `bytes`.
@@ -221,7 +221,7 @@ class Servable(abc.ABC):
         """Frees the memory. There are no more users."""
 
     def acquire(self) -> None:
-        """Adds a user beside others: the servable must not be closed yet."""
+        """Adds a user; the servable must not be closed yet."""
         with self._lock:
             self._users += 1
 
@@ -264,7 +264,7 @@ class Engine(abc.ABC):
 
 
 def _other_names(received: set[str], expected: set[str]) -> str:
-    """Returns TensorFlow Serving's message for it (predict_util.cc)."""
+    """Returns predict_util.cc's message for wrong names of inputs."""
 
     def names(some):
         return "{" + ",".join(map(errors.shortened, sorted(some))) + "}"
@@ -294,7 +294,8 @@ def _shape_text(shape: tuple[int | None, ...]) -> str:
 def row_sizes(inputs: Mapping[str, np.ndarray], choices: int = 1) -> np.ndarray:
     """Returns the characters and numbers of each row, <int64>[num_rows].
 
-    A text counts for each choice, as it is computed with each.
+    A text counts once per choice, as it is computed with each choice. Marks
+    count four times: b"Hi!" has the size 6.
     """
     return sum(_row_sizes(x, choices) for x in inputs.values())
 
@@ -312,7 +313,7 @@ def _text_size(text: bytes) -> int:
 
 
 def input_size(inputs: Mapping[str, np.ndarray], choices: int = 1) -> int:
-    """Returns the sum of `row_sizes`, also of inputs without rows."""
+    """Returns the sum of `row_sizes`, also for inputs without rows."""
     return sum(
         int(_row_sizes(np.atleast_1d(x), choices).sum())
         for x in inputs.values()

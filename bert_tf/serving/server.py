@@ -31,10 +31,10 @@ from bert_tf.serving.service import Service
 
 # Engines by the value of --engine.
 _ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
-# Time that requests get beyond their own limit before they are dropped.
+# Seconds that a request gets beyond its time limit before it is dropped.
 _GRACE_SECONDS = 5
-# Connections that the system accepts before this process does. asyncio tries as
-# many at once, and logs each that fails.
+# Connections that may wait to be accepted. asyncio accepts as many at once and
+# logs each failure, so more would fill the log.
 _BACKLOG = 128
 
 
@@ -50,8 +50,7 @@ def run(config: ServeConfig) -> None:
         stopped, config.rest_api_timeout_in_ms / 1000 + 2 * _GRACE_SECONDS
     )
     server = ModelServer(config)
-    # Excludes TensorFlow's modules from garbage collection, which interrupts
-    # requests.
+    # Otherwise garbage collection of TensorFlow's modules would delay requests.
     gc.collect()
     gc.freeze()
     server.start()
@@ -60,7 +59,7 @@ def run(config: ServeConfig) -> None:
     logging.info("Answering queued requests, then stopping.")
     server.stop()
     logging.flush()
-    # Python's end would abort in the native code of a version that still loads.
+    # A normal exit would abort in native code if a version still loads.
     os._exit(0)
 
 
@@ -97,8 +96,8 @@ class ModelServer:
         """
         config = self._config
         with contextlib.ExitStack() as stack:
-            # Bound before the models are loaded, which may take minutes, and
-            # listening after that.
+            # Bind before the models are loaded, so that a taken port fails at
+            # once; listen only after that.
             rest_socket = self._bind("rest_api_port", config.rest_api_port)
             if rest_socket:
                 stack.callback(rest_socket.close)
@@ -113,7 +112,7 @@ class ModelServer:
                 config,
             )
             stack.callback(self._service.stop)
-            # The embeddings to search are those of one version.
+            # The embeddings fit one version only, so no new one is loaded.
             is_polled = not config.search_file
             self._service.manager.start(
                 self._models, is_polled * config.file_system_poll_wait_seconds
@@ -145,7 +144,7 @@ class ModelServer:
             raise self._error
 
     def stop(self) -> None:
-        """Refuses new requests, answers the others and ends."""
+        """Refuses new requests, answers queued requests and ends."""
         self._service.drain()
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
@@ -198,7 +197,7 @@ class ModelServer:
             interceptors = [
                 access.KeysInterceptor(self._keys, config.health_without_key)
             ]
-        # Its clients are gone, which needs no traceback.
+        # This error means that a client is gone, so log no traceback.
         python_logging.getLogger("grpc._cython.cygrpc").addFilter(
             lambda record: "ExecuteBatchError" not in str(record.exc_info)
         )
@@ -233,7 +232,7 @@ class ModelServer:
                 lifespan="off",
                 loop="none",
                 log_config=None,
-                # Clients could fill the disk with warnings of bad requests.
+                # Otherwise bad requests could fill the disk with warnings.
                 log_level="error",
                 access_log=False,
                 server_header=False,
@@ -249,7 +248,7 @@ class ModelServer:
             return None
         host = self._config.host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # asyncio sends without delay only if the protocol is named.
+        # Name the protocol, or else asyncio would delay small packets.
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -306,12 +305,12 @@ def _taken(flag: str, address: str) -> UserError:
 def watch_signals(stopped: threading.Event, grace_seconds: float) -> None:
     """Sets `stopped` at the first signal; a second ends the process at once.
 
-    So does the end of the grace period. This works while the main thread waits
-    in TensorFlow, where Python would run no handler: the interpreter writes the
-    signal's number into a pipe that a thread reads. SIGHUP is only logged.
+    The end of the grace period ends the process, too. A thread reads the
+    signal's number from a pipe, so this works while the main thread waits in
+    TensorFlow, where Python runs no handlers. SIGHUP is only logged.
 
     Args:
-      stopped: Tells the main thread to end the server.
+      stopped: Event for the main thread, which then ends the server.
       grace_seconds: Time from the first signal to the end of the process.
     """
     reader, writer = os.pipe()
@@ -344,7 +343,7 @@ def _wait_for_signal(
 
 
 def _wait_for_end(reader: int, seconds: float | None) -> bool:
-    """Waits for a signal to end; returns False after the time, if any."""
+    """Waits for any signal except SIGHUP; returns False after `seconds`."""
     while select.select([reader], [], [], seconds)[0]:
         if os.read(reader, 1)[0] != signal.SIGHUP:
             return True

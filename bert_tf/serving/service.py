@@ -38,7 +38,7 @@ from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import input_size
 
-# Creation times of counters would double the size of the page.
+# Otherwise a creation time for each counter would double the metrics page.
 prometheus_client.disable_created_metrics()
 _ROWS = tuple(2**i for i in range(11))
 _SECONDS = (
@@ -47,9 +47,9 @@ _SECONDS = (
 )
 
 _NUM_PARSERS = 2
-# Inputs that may be serialized Examples, in exports of this project and others.
+# Inputs of these names may be serialized Examples, in exports of any project.
 _EXAMPLES_INPUTS = frozenset({tf.saved_model.CLASSIFY_INPUTS, "examples"})
-# Signatures and methods whose inputs are no other strings.
+# These signatures and methods take only Examples; others may take plain texts.
 _EXAMPLES_ONLY = frozenset({"from_examples", CLASSIFY, REGRESS})
 
 
@@ -101,7 +101,7 @@ class Metrics:
     def observe_request(
         self, model: str, version: str, method: str, status: str, start: float
     ) -> None:
-        """Counts a request that came at `start`, by `time.perf_counter`."""
+        """Records a request; `start` is its arrival by `time.perf_counter`."""
         seconds = time.perf_counter() - start
         self._requests.labels(model, version, method, status).inc()
         self._seconds.labels(model, version, method).observe(seconds)
@@ -132,7 +132,7 @@ class Request:
 
     Attributes:
       reserve: Reserves bytes until the request ends; see `Bodies.room`.
-      servable: The version that answers it, when it is known.
+      servable: The version that answers the request; None until it is known.
     """
 
     reserve: Callable[[int], None]
@@ -140,7 +140,7 @@ class Request:
 
 
 class Service:
-    """Everything of a server except its ports."""
+    """The server without its ports: models, batch threads, limits, metrics."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Service:
     ) -> None:
         self.limits = limits or ServeLimits()
         self.bodies = bodies.Bodies(self.limits)
-        # Parsing blocks other threads, too, so few parse at once.
+        # Parsing blocks Python's other threads, so few parse at once.
         self._parsers = concurrent.futures.ThreadPoolExecutor(
             _NUM_PARSERS, "parser"
         )
@@ -169,7 +169,7 @@ class Service:
         )
 
     async def answer(self, request: Request, call: Call) -> Any:
-        """Returns the response to a call, whose memory the request reserves.
+        """Returns the response to a call; `request` reserves the memory for it.
 
         Raises:
           RequestError: If there are too many rows, a row or the outputs are too
@@ -210,7 +210,7 @@ class Service:
         self, servable: Servable, inputs: Mapping[str, np.ndarray]
     ) -> None:
         """Raises `RequestError` if a row has too many tokens."""
-        # A token has at least one byte.
+        # A token has at least one byte, so shorter rows need no check.
         limit = self.limits.max_row_tokens
         size = input_size(inputs)
         texts = long_rows(inputs, limit) if size > limit else iter(())
@@ -218,7 +218,7 @@ class Service:
             await self._pieces.check_tokens(servable, text)
 
     async def parse(self, size: int, function: Callable, *args):  # noqa: D417
-        """Calls a function, in a thread if its input has a large size."""
+        """Calls a function, in a thread if `size` exceeds `LARGE_BYTES`."""
         if size <= bodies.LARGE_BYTES:
             return function(*args)
         return await asyncio.get_running_loop().run_in_executor(
@@ -249,8 +249,8 @@ class Service:
             except Exception as error:  # noqa: BLE001  # It becomes the answer.
                 answer = errors.from_exception(error)
                 status = answer.code_name
-                # An error that refers to itself, or to this frame, would keep
-                # the data of its request until the garbage collector comes.
+                # Delete `answer`: an error that refers to this frame, which
+                # refers to it, would keep the request's data for a while.
                 if answer is error:
                     del answer
                     raise
@@ -287,7 +287,7 @@ class Service:
         return response
 
     def drain(self) -> None:
-        """Reports that the server is not ready, and empties the queues."""
+        """Reports not ready, and runs queued requests without more waiting."""
         self.manager.set_unready()
         for scheduler in self._schedulers:
             scheduler.drain()
@@ -303,7 +303,8 @@ class Service:
 def count_rows(value: np.ndarray) -> int:
     """Returns the rows of an input; each choice of a row counts as one.
 
-    Numbers have one dimension more than texts, the tokens.
+    The last axis of numbers is the tokens, which do not count: texts of shape
+    [4, 3] and `input_ids` of shape [4, 3, 128] have 12 rows.
     """
     shape = value.shape if value.dtype.kind in "OS" else value.shape[:-1]
     return math.prod(x or 1 for x in (*value.shape[:1], *shape[1:]))
@@ -312,7 +313,7 @@ def count_rows(value: np.ndarray) -> int:
 def long_rows(
     inputs: Mapping[str, np.ndarray], num_bytes: int
 ) -> Iterator[bytes]:
-    """Yields the texts of rows of more bytes, also those inside of Examples."""
+    """Yields the texts of rows above `num_bytes`; of Examples, the strings."""
     columns = [
         x.reshape(len(x), math.prod(x.shape[1:]))
         for x in map(np.atleast_1d, inputs.values())
@@ -342,19 +343,19 @@ def read_examples(
 ) -> tuple[int, np.ndarray]:
     """Returns the length of the longest list of strings, and the Examples.
 
-    Shorter lists of serialized Examples <string>[B] are padded. Other bytes in
-    a batch would fail it for all its clients.
+    The model pads shorter lists. If `strict`, bytes that are no Example are
+    refused, because they would fail a batch for all its clients.
 
     Args:
-      examples: The serialized Examples.
-      limits: The limit of fields of each.
-      strict: Whether they are known to be Examples. They are then written
-        again: of two lists in a feature, TensorFlow reads the first, and
-        others the last.
+      examples: The serialized Examples, <string>[B].
+      limits: Has the maximum number of fields of an Example.
+      strict: True if the inputs must be Examples. They are then serialized
+        again: if a feature has two lists, TensorFlow reads the first one, but
+        this function the last.
 
     Raises:
-      RequestError: If one has too many fields, or if `strict` and there are
-        bytes that are no Example.
+      RequestError: If `strict`, and an input is no Example or has too many
+        fields.
     """
     longest = 1
     read = examples.copy()

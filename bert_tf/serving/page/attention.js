@@ -7,7 +7,7 @@ const SVG_TEXT = 12;
 const ROW = 19;
 const LINES_WIDTH = 380;
 const COLUMN = 130;
-// Lines with less weight are not drawn, and at most this many lines.
+// Lines with less weight, and lines beyond this number, are not drawn.
 const WEAKEST = 0.02;
 const MOST_LINES = 1500;
 
@@ -65,7 +65,7 @@ export function attentionView(tokens, attention) {
   ];
 }
 
-/** Returns how many tokens there are before the padding. */
+/** Returns the number of tokens before the padding. */
 function used(tokens) {
   let length = tokens.length;
   while (length > 1 && ["", "[PAD]"].includes(tokens[length - 1])) length--;
@@ -85,7 +85,7 @@ function moveFocus(event, buttons) {
   to?.button.focus();
 }
 
-/** The opacity of a weight is its square root. */
+/** Returns a weight's opacity: its square root, which shows small weights. */
 function strength(weight) {
   return Math.sqrt(Math.min(1, Math.max(0, weight)));
 }
@@ -117,7 +117,7 @@ function enlarge(tokens, weights, layer, head) {
   const lines = lineView(tokens, weights);
   const matrix = matrixView(tokens, weights);
   let chosen;
-  // A row of the matrix, or null for all lines.
+  // Shows the lines of one row, or all lines if the row is null.
   const choose = (row) => {
     if (row === chosen) return;
     chosen = row;

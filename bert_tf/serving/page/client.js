@@ -3,8 +3,8 @@
 /** An error from the server or the network. */
 export class ServerError extends Error {
   /**
-   * @param {string} title What happened, in few words.
-   * @param {string} message What the server says of it, as it is.
+   * @param {string} title A short summary of the error.
+   * @param {string} message The server's error message, unchanged.
    */
   constructor(title, message) {
     super(message);
@@ -62,7 +62,7 @@ export async function models() {
   return (await ask("/page/models.json")).value.models;
 }
 
-/** Returns the path of a model, or of a version if it is not empty. */
+/** Returns the path of a model, or of its version if `version` is not empty. */
 export function modelPath(name, version) {
   const path = `/v1/models/${encodeURIComponent(name)}`;
   return version ? `${path}/versions/${encodeURIComponent(version)}` : path;
@@ -122,7 +122,7 @@ export function predictBody(instance, signature) {
 /**
  * Returns a signature's outputs for one row, as an object.
  *
- * A signature with a single output returns its bare value.
+ * For a signature with a single output, the server returns the bare value.
  */
 export function onlyRow(value, signature) {
   const row = value.predictions[0];

@@ -1,4 +1,4 @@
-/** Detects a model's head; its input fields and examples. */
+/** Detects a model's head, and lists its input fields and examples. */
 
 const LABELS = {
   text: "Text",
@@ -19,7 +19,7 @@ const PAIRS = [
   },
 ];
 
-/** Examples of single texts, for classifiers with a label that matches. */
+/** Examples of single texts; the first entry that matches a label is shown. */
 const SINGLE_TEXTS = [
   {
     labels: /^(very[ _-]?)?(pos|neg)|sentiment|\bstars?\b|^(good|bad)$/i,
@@ -198,7 +198,7 @@ export function headOf(signature) {
 }
 
 /**
- * Returns examples for a head; for single texts its labels choose them.
+ * Returns examples for a head; for single texts, the labels select them.
  *
  * @param {Object} head From `headOf`.
  * @param {?Array<string>} labels The names of all labels, if there are any.
@@ -214,7 +214,7 @@ export function examplesOf(head, labels) {
 /**
  * Returns the first text field that is blank, or undefined.
  *
- * A question may be put to an empty context, which has no answer.
+ * A blank context is allowed, so that users can see "no answer".
  */
 export function blankField(head, values) {
   if (head.name === "other") return undefined;
@@ -228,7 +228,7 @@ function fieldKind({dtype, shape}) {
   return {1: "text", 2: "lines"}[shape.length] ?? null;
 }
 
-/** Returns a head for signatures whose inputs are not text: JSON. */
+/** Returns a head with a JSON field, for signatures without text inputs. */
 function unknown(signature) {
   const row = Object.fromEntries(Object.entries(signature.inputs).map(
     ([name, {dtype, shape}]) => [name, sample(dtype, (shape ?? []).slice(1))]));

@@ -310,7 +310,7 @@ function guarded(action) {
   };
 }
 
-/** Same as `guarded`, for steps that must succeed before any request. */
+/** Wraps a handler like `guarded`; an error also deselects the model. */
 function guardedChoice(action) {
   return guarded(async () => {
     try {
@@ -363,7 +363,7 @@ find("model").addEventListener("change", guardedChoice(async () => {
   await chooseModel();
 }));
 find("version").addEventListener("change", guardedChoice(chooseVersion));
-// Canvases keep their colors when the theme changes.
+// Canvases keep their colors when the theme changes, so draw them again.
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   if (asked) submit();
 });

@@ -109,8 +109,8 @@ function bar(probability, label, isChosen) {
 /**
  * Returns the answer to a question, highlighted in its context.
  *
- * Characters are counted as in Python: those that JavaScript stores as two
- * units count once.
+ * Characters count as in Python: an emoji, two units in JavaScript, is one
+ * character.
  */
 function answerView(row, sent) {
   const characters = Array.from(sent.context);
@@ -174,8 +174,8 @@ function tagsView(row, sent) {
 /**
  * Returns the tagged entities, from left to right.
  *
- * Words with B-X, I-X, I-X are one X. A tag without such a prefix is one
- * word; O is no tag.
+ * Words tagged B-X, I-X, I-X are one entity X. A tag without a prefix is an
+ * entity of one word; O is no entity.
  */
 function joined(row) {
   const entities = [];
@@ -249,7 +249,7 @@ function fill(text, tokens) {
     const glued = tokens[i]?.startsWith("##");
     nodes.push(glued ? part.trimEnd() : part);
     if (i === parts.length - 1) return;
-    // Rows are truncated: masks after the limit have no candidates.
+    // Rows are truncated, so masks after the limit have no candidates.
     nodes.push(i < tokens.length
       ? element("mark", {}, glued ? tokens[i].slice(2) : tokens[i])
       : "[MASK]");
