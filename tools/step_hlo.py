@@ -20,43 +20,13 @@ from absl import app
 from absl import flags
 
 from benchmarks import pretraining_batches
+from tools import lower_step
 from tools import scaling_table
 
 _PRECISION = flags.DEFINE_string(
     "mixed_precision", "bfloat16", "--mixed_precision of run/pretrain.py."
 )
 _OUTPUT = flags.DEFINE_string("output", "steps", "Folder of the programs.")
-
-
-def lower(step, iterator):
-    """Returns a step's serialized HLO, its arguments' values and its variables.
-
-    Args:
-      step: A `TrainingStep`.
-      iterator: Yields batches.
-    """
-    import tensorflow as tf
-    from tensorflow.compiler.xla.service import hlo_pb2
-
-    program = tf.function(step._replica_step, jit_compile=True, autograph=False)
-    metrics = dict.fromkeys(step._metric_names, tf.constant(0.0))
-    arguments = (next(iterator), tf.constant(True), metrics)
-    lowered = program.experimental_get_compiler_ir(*arguments)
-    concrete = program.get_concrete_function(*arguments)
-    variables = [
-        tf.raw_ops.ReadVariableOp(
-            resource=x, dtype=x._handle_data.shape_and_type[0].dtype
-        ).numpy()
-        for x in concrete.captured_inputs
-    ]
-    values = [x.numpy() for x in tf.nest.flatten(arguments)]
-    module = hlo_pb2.HloModuleProto.FromString(lowered(stage="hlo_serialized"))
-    for computation in module.computations:
-        for instruction in computation.instructions:
-            # A reshape without effect, as StableHLO for GPUs has no copy.
-            if instruction.opcode == "copy":
-                instruction.opcode = "reshape"
-    return module.SerializeToString(), values, variables
 
 
 def main(argv):
@@ -73,7 +43,7 @@ def main(argv):
             mixed_precision=_PRECISION.value,
             num_warmup_steps=10,
         )
-        program, values, variables = lower(step, iterator)
+        program, values, variables, _ = lower_step.lower(step, iterator)
         path = os.path.join(_OUTPUT.value, name)
         with open(f"{path}.pb", "wb") as file:
             file.write(program)
