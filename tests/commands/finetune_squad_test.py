@@ -180,7 +180,7 @@ class FinetuneSquadTest(_Case):
         self.assertEqual(
             scores, squad_metrics.evaluate(examples, answers, True)
         )
-        # No other threshold scores better: no answer empty, some, or all.
+        # No threshold may score better, with no, some or all answers empty.
         nbest = self.read_json("nbest_predictions.json")
         best = {
             id: next(one["text"] for one in entries if one["text"])

@@ -92,7 +92,7 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
         return self.create_tempfile(name, text).full_path
 
     def test_lines_without_tokens_are_left_out(self):
-        # U+00AD, the soft hyphen, is no white space but vanishes.
+        # U+00AD is no white space, but the tokenizer removes it.
         text = self._write_text("\u00ad\n\nthe cat\n\u00ad\nsat\n\n\u00ad\n")
 
         documents = original_generator.read_documents(
