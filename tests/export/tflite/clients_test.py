@@ -180,7 +180,7 @@ class OldRuntimeTest(tf.test.TestCase, parameterized.TestCase):
             )
 
     def test_rejects_files_without_compatibility(self):
-        # Otherwise --compatibility would be useless.
+        # If the old runtime read this file, no one would need the flag.
         self.assertIn("FULLY_CONNECTED", self.answers["int8"])
 
 

@@ -153,7 +153,7 @@ class ColumnScalesTest(tf.test.TestCase):
     def test_a_great_input_keeps_the_precision_of_others(self):
         projection = _projection([1.0] * 4, width=200)
         kernel = projection.kernel.numpy()
-        kernel[2] /= 30.0  # Of which as much comes as of the others.
+        kernel[2] /= 30.0  # Makes up for the great input.
         projection.kernel.assign(kernel)
         model = _Dense(projection)
         samples = _random_samples(width=200)
@@ -174,7 +174,7 @@ class ColumnScalesTest(tf.test.TestCase):
             conversion.operators(eval_files.make("classification", **given))
             for given in (flags, {})
         )
-        layers = 4 * tiny_model.ONE_LAYER.num_hidden_layers + 1  # The pooler.
+        layers = 4 * tiny_model.ONE_LAYER.num_hidden_layers + 1  # 1 for the pooler.
         self.assertEqual(count["MUL"] - usual["MUL"], 2 * layers)
 
 
