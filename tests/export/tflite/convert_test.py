@@ -174,7 +174,7 @@ class ColumnScalesTest(tf.test.TestCase):
             conversion.operators(eval_files.make("classification", **given))
             for given in (flags, {})
         )
-        layers = 4 * tiny_model.ONE_LAYER.num_hidden_layers + 1  # 1 for the pooler.
+        layers = 4 * tiny_model.ONE_LAYER.num_hidden_layers + 1  # The pooler.
         self.assertEqual(count["MUL"] - usual["MUL"], 2 * layers)
 
 
