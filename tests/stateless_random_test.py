@@ -9,7 +9,7 @@ _MASK = 2**64 - 1
 
 
 def _python_bits(*keys):
-    """SplitMix64's finalizer in Python's unbounded integers."""
+    """Computes SplitMix64's finalizer in Python's unbounded integers."""
     state = 0
     for key in keys:
         state = (state + 0x9E3779B97F4A7C15 + key) & _MASK

@@ -258,7 +258,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertLen(data[2], 16)
         with self.assertRaisesRegex(UserError, "validation_split needs two"):
             model.fit(["a", "b"], ["bad", "good"], validation_split=0.5)
-        # Packed inputs are not split here: Keras takes their last rows.
+        # Packed inputs stay whole here, so that Keras takes the last rows.
         features = model.preprocessor(texts, labels)
         self.assertIsNone(model.preprocessor.split(*features, None, 0.2)[3])
 
@@ -555,7 +555,7 @@ class FitMaskedLMTest(MaskedLMTestCase):
                 scores["accuracy"], expected["masked_lm_accuracy"]
             )
             results.append(scores["loss"])
-            # Masks that the caller has drawn give the same scores.
+            # Masks that the caller has drawn must give equal scores.
             mine = fit_case.scores(model, features, labels)
             self.assertAllClose(mine, scores)
         self.assertNotAlmostEqual(*results)
@@ -593,7 +593,7 @@ class FitMaskedLMTest(MaskedLMTestCase):
 
     @pytest.mark.slow
     def test_two_replicas_train_as_one(self):
-        # With equal rows each replica's mean loss is the mean of the batch.
+        # Equal rows have equal losses, so a replica's mean is the batch's.
         texts = [_TEXTS[0]] * 4
         options = {"metrics": ["accuracy"]}
         results = []

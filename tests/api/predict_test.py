@@ -310,7 +310,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertIn('problem_type="multi_label"', logs.output[0])
         self.assertAllEqual(labels, fit_case.IDS)
         self.assertIn("label", model.predict("cat", verbose=0)[0])
-        # One-hot rows beside packed features and in data sets are classes, too.
+        # Beside packed features and in data sets they must be classes, too.
         _, ids, _ = model.preprocessor.training_data(features, np.array(y))
         self.assertAllEqual(ids, fit_case.IDS)
         data = _slices((fit_case.TEXTS, np.array(y, np.float32)))

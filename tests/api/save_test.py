@@ -344,7 +344,7 @@ class ExportTest(files_case.FolderCase):
                 self.assertEqual(
                     getattr(ours[name], part), getattr(theirs[name], part)
                 )
-        # The same graph and weights give equal outputs, bit for bit.
+        # Equal graphs and weights must give equal outputs, bit for bit.
         texts = tf.constant(tiny_exports.TEXTS)
         received = ours["serving_default"](text=texts)
         for name, values in theirs["serving_default"](text=texts).items():

@@ -347,7 +347,7 @@ class ReadTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(received.task["kind"], "encoder")
         self.assertLen(received.report.loaded, len(backbone.weights))
-        # Attention's four kernels and three biases per layer have a head axis.
+        # Four kernels and three biases per layer have a head axis: 7 * 3.
         self.assertLen(received.report.reshaped, 21)
         self.assertIn("tanh form", received.report.notes[0])
         self.assertIn("no tokenizer", " ".join(received.report.notes))

@@ -58,9 +58,9 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
         expected = {
             "tf1": 0,
             "bert_tf": 0,
-            # PyTorch transposes six kernels per layer, and the pooler's.
+            # PyTorch transposes six kernels per layer and one more: 6 * 2 + 1.
             "huggingface": 13,
-            # Attention's four kernels and three biases have a head axis.
+            # Attention's four kernels and three biases have a head axis: 7 * 2.
             "keras_hub": 14,
             "model_garden": 14,
         }

@@ -97,7 +97,7 @@ def _batches(rows):
 
 @pytest.mark.slow
 class HeadsTest(tf.test.TestCase, parameterized.TestCase):
-    """Each head in a fresh process, without the model's directory."""
+    """Calls each head in a fresh process, without the model's directory."""
 
     @classmethod
     def setUpClass(cls):

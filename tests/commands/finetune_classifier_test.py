@@ -62,7 +62,7 @@ def _logits(model_dir, rows):
 
 @pytest.mark.slow
 class OfficialFilesTest(ClassifierCase):
-    """A model of each task predicts files in the official layouts."""
+    """Predicts files in the official layouts with a model of each task."""
 
     def _write_split(self, official, split, seed):
         rng = random.Random(seed)

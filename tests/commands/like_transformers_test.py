@@ -172,7 +172,7 @@ _KINDS = {
 
 @pytest.mark.environment
 class LikeTransformersTest(tf.test.TestCase, parameterized.TestCase):
-    """AdamW, clipping, schedule, decay, heads and losses, in float32.
+    """Compares AdamW, clipping, schedule, decay, heads and float32 losses.
 
     Each step has all examples, so their order does not matter.
     """

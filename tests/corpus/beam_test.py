@@ -25,7 +25,7 @@ _TWO_PROCESSES = {
     "beam_options": "--direct_running_mode=multi_processing "
     "--direct_num_workers=2",
 }
-# Chunks are small to be many; Beam's worker processes keep the usual size.
+# Small chunks make many parts; Beam's worker processes keep the usual size.
 _PROGRAM = """
 import sys
 from bert_tf import commands

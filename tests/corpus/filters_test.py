@@ -1,4 +1,4 @@
-"""Tests of the filters of single documents, and of test-set exclusion."""
+"""Tests of the filters of documents, and of the exclusion of test data."""
 
 import bz2
 import os

@@ -108,7 +108,7 @@ class NearDuplicatesTest(tf.test.TestCase):
             self.assertNear(equal.mean(), similarity, 0.09)
 
     def test_reports_documents_that_are_not_compared(self):
-        # One equal band makes 9 documents candidates; 3 rounds are too few.
+        # One equal band makes 9 documents candidates, too many for 3 rounds.
         signatures = np.arange(9 * 128, dtype=np.uint32).reshape(9, 128)
         signatures[:, :7] = 1
         with (

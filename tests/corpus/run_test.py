@@ -244,7 +244,7 @@ class OutputTest(corpus_case.CorpusCase):
                 finished = sorted(set(shards) & {*os.listdir(folder)})
                 reached.add(len(finished))
                 filler.unlink()
-                # The traceback keeps files mapped, which take up the disk.
+                # The traceback keeps files mapped, so collect it to free disk.
                 gc.collect()
                 # Each size starts with an empty folder; two shards resume.
                 if len(finished) != 2:
@@ -377,7 +377,7 @@ class DrawTest(tf.test.TestCase):
 class SlowPagesTest(corpus_case.CorpusCase):
     @pytest.mark.slow
     def test_drops_pages_that_the_parser_cannot_finish(self):
-        # The parser, in C, takes minutes for unclosed templates and tags.
+        # The parser, in C, takes minutes for these pages, so it is stopped.
         pages = ["First.", "{{a|" * 20000, "Second.", "<b>" * 40000, "Third."]
         self.write("a.xml", corpus_case.dump(pages))
         with mock.patch.object(wikipedia, "_MAX_SECONDS", 0.5):

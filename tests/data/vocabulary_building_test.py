@@ -70,7 +70,7 @@ class VocabularyBuildingTest(files_case.FilesCase):
         common = "some words that are there often enough to be learned\n\n" * 30
         text = common + "secretword secretword\n\n" + common
         path = self.write("text.txt", text)
-        # 1/31 of 61 documents is one: the middle document, with "secretword".
+        # Only the middle one of 61 documents, "secretword", is held out.
         vocabulary, report = self.learn(
             path, vocab_size=160, heldout_fraction=1 / 31
         )

@@ -199,7 +199,7 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
         calls=[True, False],
     )
     def test_refuses_another_order_or_the_same_index(self, identity, calls):
-        # With `calls` the first worker waits this long for no answer.
+        # With `calls` the first worker gets no answer, so it waits this long.
         self.enter_context(
             mock.patch.object(
                 clusters, "_SECONDS_TO_ANSWER", 1.0 if calls else 60.0
@@ -439,7 +439,7 @@ class WorkersTest(tf.test.TestCase):
             )
             self.assertIn("All 2 workers are running", logs[index])
 
-        # Each worker has its own rows; together they have each record once.
+        # Each worker must have its own rows, and both each record once.
         rows = np.array([result["rows"] for result in results])
         self.assertEqual(rows.shape, (2, 12))
         self.assertAllEqual(rows[0, :4], [0, 1, 2, 3])
@@ -448,7 +448,7 @@ class WorkersTest(tf.test.TestCase):
             np.sort(rows[rows >= 0]), np.arange(workers_program.NUM_RECORDS)
         )
 
-        # The second worker failed, and the first one reports its error.
+        # The second worker failed, so the first one must report its error.
         self.assertIn("ERROR: No space is left.", logs[1])
         self.assertRegex(
             logs[0], r"ERROR: Worker 1 \(at .*\) stopped: No space is left"

@@ -132,7 +132,7 @@ class BuildStrategyTest(tf.test.TestCase, parameterized.TestCase):
         ("mirrored", 0, tf.distribute.MirroredStrategy, 4),
         ("mirrored", 2, tf.distribute.MirroredStrategy, 2),
         ("mirrored", 1, tf.distribute.MirroredStrategy, 1),
-        # A cluster of one worker has nothing to exchange.
+        # A cluster of one worker exchanges nothing, so one device is enough.
         ("multi_worker_mirrored", 0, tf.distribute.OneDeviceStrategy, 1),
     )
     def test_uses_the_requested_devices(self, name, count, kind, replicas):

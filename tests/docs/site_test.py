@@ -291,7 +291,7 @@ class BlocksTest(tf.test.TestCase, parameterized.TestCase):
         ]
         left = list(docs_blocks.not_executed())
         self.assertTrue(all(x.reason for x in left))
-        # A block that is not run here names the test that executes it.
+        # A block that is not run here must name the test that executes it.
         nowhere = []
         for block in left:
             tests = re.findall(r"tests/[\w/]+\.py", block.reason)

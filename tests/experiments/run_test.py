@@ -1,4 +1,4 @@
-"""Tests of plans of experiments, and of their loop with light programs."""
+"""Tests of experiment plans, and of their loop with light programs."""
 
 import collections
 import contextlib
@@ -226,7 +226,7 @@ class CommandTest(tf.test.TestCase):
 
     def test_refuses_another_corpus_or_scale_in_the_folder(self):
         run.make_plan(self._config, self._out)
-        # The same text under another name is the same corpus.
+        # Equal text under another name is the same corpus, so it is accepted.
         moved = shutil.copy(self._corpus, os.path.join(self._folder, "b.txt"))
         self._print(corpus=moved, dry_run=True)
         moved = self.create_tempdir().full_path

@@ -33,7 +33,7 @@ class _Case(tf.test.TestCase):
         return tiny_model.write_task(str(self.folder / name), task)
 
     def plain_logits(self, path):
-        """Returns the logits of the weights as they are stored."""
+        """Returns the model's logits, not divided by the temperature."""
         model = bert_tf.load_model(path)
         return np.float64(model(model.preprocessor(_TEXTS))["logits"])
 

@@ -41,7 +41,7 @@ class GridSearchTest(
             values = finetuning_case.read_json(path, "eval_results.json")
             scores[folder] = values["dev"]["accuracy"]
             test_scores[folder] = values["test"]["accuracy"]
-            # Checkpoints are removed: each is three times the model's size.
+            # A checkpoint is three times the model's size, so none may stay.
             self.assertFalse([n for n in os.listdir(path) if "ckpt" in n])
         best = max(scores.values())
         self.assertEqual(results["dev"]["accuracy"], best)

@@ -84,7 +84,7 @@ class OriginalFlagsTest(files_case.FolderCase):
         with self.assertLogs(level="WARNING") as logs:
             stored = self._read(tokens, do_lower_case=flag)
         self.assertEqual(stored.tokenizer_settings["lower_case"], expected)
-        # There is one more warning, about random weights, before the others.
+        # The first warning is about random weights, so it always counts.
         self.assertLen(logs.output, 1 + num_warnings)
         if num_warnings:
             self.assertIn("--do_lower_case", logs.output[1])

@@ -375,7 +375,7 @@ class HelpTest(tf.test.TestCase, parameterized.TestCase):
 
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-# The cpu and modern files lack flags that pretraining needs.
+# Other files lack flags that pretraining needs, so they do not parse alone.
 _RECIPES = sorted(
     path.name
     for path in _ROOT.glob("*.flags")

@@ -415,7 +415,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(stored.report.absent_heads, ("cls/predictions",))
 
     def test_heads_beyond_the_class_are_kept(self):
-        """The original's checkpoints have more heads than their class."""
+        """Reads more heads than the class has, as in the original's models."""
         self.write_all(
             "BertForMaskedLM", case.make_values("BertForPreTraining")
         )

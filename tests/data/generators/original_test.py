@@ -135,7 +135,7 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
             separators = np.flatnonzero(ids == vocabulary.sep_id)
             self.assertEqual(separators[-1], length - 1)
             self.assertAllEqual(ids[length:], np.zeros(max_seq_length - length))
-            # Segment 1 begins after the first [SEP] and has tokens.
+            # Segment 1 must begin after the first [SEP] and have tokens.
             segment_start = np.argmax(made["segment_ids"][row])
             self.assertIn(segment_start - 1, separators)
             self.assertLess(segment_start, length - 1)

@@ -31,7 +31,7 @@ class PermutedTest(tf.test.TestCase, parameterized.TestCase):
         everything = np.arange(size)
         image = streaming_worker.permuted(everything, size, 3)
         self.assertAllEqual(np.sort(image), everything)
-        # The image of a number does not depend on the other numbers.
+        # The image of a number must not depend on the other numbers.
         some = everything[size // 3 :: 7]
         self.assertAllEqual(
             streaming_worker.permuted(some, size, 3), image[size // 3 :: 7]

@@ -291,7 +291,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         is_mask = rows["input_ids"] == mask_id
         self.assertTrue(is_mask.any())
         without = rows | {"input_ids": np.where(is_mask, 5, rows["input_ids"])}
-        # This order makes tensors shrink and grow again, as in a server.
+        # In this order tensors become empty and grow again, which must work.
         for one in (rows, without, rows):
             self._assert_same(model.run(one), _expect(built, one), 1e-4)
 

@@ -1,4 +1,4 @@
-"""MediaPipe, the Task Library and old runtimes run .tflite files."""
+"""Tests .tflite files in MediaPipe, the Task Library and old runtimes."""
 
 import os
 

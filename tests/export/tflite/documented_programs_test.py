@@ -100,7 +100,7 @@ class DocumentedProgramsTest(tf.test.TestCase):
         program = _program(
             "python", "from ai_edge_litert.interpreter import Interpreter"
         )
-        # The page's ids are too large for the test's vocabulary.
+        # The page's ids exceed the test's vocabulary, so replace them.
         program, count = re.subn(
             r"(?m)^ids = .*$", "ids = [2, 7, 9, 3]", program
         )
