@@ -202,7 +202,7 @@ class NamesTest(files_case.FolderCase):
         wrong = dataclasses.replace(release, sha256="0" * 64)
         with mock.patch.object(releases, "find", lambda name: wrong):
             self._refused("bert-base-uncased", "the SHA256 0000")
-        # A base of the user's may hold other models, so it only warns.
+        # The user's base may hold other models, so a wrong hash only warns.
         with self.assertLogs(level="WARNING") as logs:
             names.resolve("bert-base-uncased")
         self.assertIn("not the released one", logs.output[0])

@@ -376,7 +376,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(json.loads(str(export["wrong_keys"])), {})
         self.assertEqual(set(export) - {"wrong_keys"}, set(original))
         for key in original:
-            # The export may name another tanh form of GELU, rounded otherwise.
+            # The export may name a tanh form of GELU that rounds differently.
             self.assertAllClose(export[key], original[key], 0, 1e-6)
 
     @parameterized.parameters(*_CLASSES)

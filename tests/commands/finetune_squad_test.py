@@ -88,7 +88,7 @@ class FinetuneSquadTest(_Case):
     @pytest.mark.slow
     def test_squad_1_run_writes_scored_answers(self):
         log = self.run_script()
-        # Some paragraphs have several windows, so the rows have two digits.
+        # Some paragraphs have several windows, so there are 10 rows or more.
         self.assertRegex(log, r"train.json: 5 examples, \d\d rows")
         answers = self.read_json("predictions.json")
         self.assertEqual(list(answers), ["q0", "q1", "q2"])
@@ -180,7 +180,8 @@ class FinetuneSquadTest(_Case):
         self.assertEqual(
             scores, squad_metrics.evaluate(examples, answers, True)
         )
-        # No threshold may score better, with no, some or all answers empty.
+        # No other threshold may score better: these leave none, some or all
+        # answers empty.
         nbest = self.read_json("nbest_predictions.json")
         best = {
             id: next(one["text"] for one in entries if one["text"])

@@ -128,7 +128,7 @@ _CASES = (
     (f"{_CHOICE} --train_file=text.csv {_NEW}",
      "text.csv has no column 'context'"),
     (f"{_TAGS} --tag_column=ner {_NEW}", "'ner'"),
-    # Errors in a last row, or that only all rows together show.
+    # Errors in the last row, and errors that only all rows together show.
     (f"{_OWN} --train_file=last.csv {_NEW}",
      "last.csv, line 3003 has no label"),
     (f"{_OWN} --train_file=one.csv {_NEW}", "at least 2 different labels"),

@@ -194,7 +194,7 @@ class PretrainingInputTest(files_case.FolderCase):
                 pass
         explained = data.explain(caught.exception)
         self.assertRegex(str(explained), "record 1 .*must have 8 .*: 9")
-        # Lack of memory is not an error of the files, so it has no explanation.
+        # Lack of memory is not the files' fault, so no file is named.
         other = tf.errors.ResourceExhaustedError(None, None, "no memory")
         self.assertIsNone(data.explain(other))
 

@@ -259,7 +259,7 @@ class SingleTrialTest(
             self.tune(
                 output_dir=output_dir,
                 layer_decay=layer_decay,
-                # After one step at a constant rate the factors are exact.
+                # One step at a constant rate makes the factors exact.
                 num_train_epochs="0.1",
                 warmup_proportion=0.0,
                 do_eval=False,

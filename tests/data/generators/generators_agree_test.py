@@ -59,9 +59,8 @@ def statistics(records, mask_id):
 class GeneratorsAgreeTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(False, True)
     def test_within_three_standard_errors(self, do_whole_word_mask):
-        # Records of one pass over a document depend on each other, but runs
-        # with different seeds do not. So the standard errors come from the
-        # differences between runs.
+        # Records of one pass depend on each other, but runs with different
+        # seeds do not, so the standard errors come from several runs.
         vocab_file = golden("vocab/bert-base-uncased-vocab.txt")
         folder = self.create_tempdir().full_path
         with open(folder + "/in.txt", "w", encoding="utf-8") as file:

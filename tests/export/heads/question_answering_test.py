@@ -196,7 +196,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(len(num_answers), 20)
 
     def test_equal_long_tokens_count_as_distinct(self):
-        # Only so many bytes are compared, so long equal tokens stay distinct.
+        # Texts over 1,024 bytes are not compared, so both tokens count.
         head = _head()
         context = f"cat {'x' * 2000} dog {'x' * 2000} cat"
         rows = head.pack(_strings([("cat", context)]))
