@@ -65,8 +65,8 @@ def separate_collectives():
 def pytest_collection_modifyitems(items):
     # This method of tf.test.TestCase is no test; it would count as skipped.
     items[:] = [item for item in items if item.name != "test_session"]
-    # Classes of few tests run first: their tests take longest, so at the end
-    # all other workers would wait for them.
+    # Classes of few tests run first: their tests take longest, so if they ran
+    # last, all other workers would wait for them.
     sizes = collections.Counter(item.parent for item in items)
     items.sort(key=lambda item: sizes[item.parent])
 
