@@ -192,7 +192,7 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
             "PretrainConfig": _PRETRAIN,
         }[name]
         config_cls = _all_run_configs()[name]
-        config_cls(**given)  # Right without the change.
+        config_cls(**given)  # Valid, so only the change can be refused.
         with self.assertRaisesRegex(UserError, message):
             config_cls(**{**given, **changes})
 
@@ -207,7 +207,7 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
         ExtractFeaturesConfig(**files, model_dir="f")
         with self.assertRaisesRegex(UserError, "--model_dir cannot be"):
             ExtractFeaturesConfig(**files, **trio, model_dir="f")
-        # Files that are not named may be next to the checkpoint.
+        # The other two files may be next to the checkpoint, so none is needed.
         ExtractFeaturesConfig(**files, init_checkpoint="d")
         del trio["init_checkpoint"]
         with self.assertRaisesRegex(UserError, "or --init_checkpoint"):
@@ -235,7 +235,7 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_configurations_are_frozen(self):
         for config_cls in _all_run_configs().values():
-            # The mark of `dataclass(frozen=True)`.
+            # The parameter is enough; an assignment would need an instance.
             self.assertTrue(
                 config_cls.__dataclass_params__.frozen, config_cls.__name__
             )

@@ -15,30 +15,30 @@ from absl.testing import absltest  # noqa: F401  # Defines --test_tmpdir.
 from tests.support import logical_devices
 from tests.support import made_once
 
-# Here, because a test file may use TensorFlow when it is imported.
+# A test file may use TensorFlow at import, which would fix the devices.
 logical_devices.make()
 
 
 def pytest_configure(config):
     """Parses absl's flags, as `tf.test.main` does."""
-    # A separate folder: concurrent runs do not delete each other's files.
+    # A folder per run, or concurrent runs would delete each other's files.
     config.test_tmpdir = tempfile.mkdtemp(prefix="bert_tf-tests-")
     flags.FLAGS(["pytest", f"--test_tmpdir={config.test_tmpdir}"])
-    # The workers of pytest-xdist get the folder of their parent.
+    # Workers of pytest-xdist inherit the variable, so all share one folder.
     os.environ.setdefault(
         made_once.VARIABLE, os.path.join(config.test_tmpdir, "made_once")
     )
 
 
 def pytest_collection_finish():
-    """Makes garbage collections few, without the imported objects."""
+    """Makes garbage collection rare, and exempts the imported objects."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_sessionfinish():
-    gc.unfreeze()  # Hypothesis then asks what refers to an object.
+    gc.unfreeze()  # Hypothesis must find the referrers.
 
 
 def pytest_unconfigure(config):
@@ -55,18 +55,18 @@ def log_as_scripts_do():
 def separate_collectives():
     """Separates the collectives of different tests' strategies.
 
-    Every strategy of a process counts its keys from the same number, and
-    shapes stick to keys; TensorFlow's own tests help themselves like this.
+    Otherwise two strategies would use one key with tensors of two shapes,
+    which TensorFlow refuses; TensorFlow's own tests change the base, too.
     """
     tf.distribute.MirroredStrategy._collective_key_base += 100_000
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    # Not a test: a method of tf.test.TestCase that skips itself.
+    # This method of tf.test.TestCase is no test; it would count as skipped.
     items[:] = [item for item in items if item.name != "test_session"]
-    # The classes of few tests first: their tests take longest, and at the end
-    # all other workers would wait for them.
+    # Classes of few tests run first: their tests take longest, so if they ran
+    # last, all other workers would wait for them.
     sizes = collections.Counter(item.parent for item in items)
     items.sort(key=lambda item: sizes[item.parent])
 

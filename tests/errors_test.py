@@ -14,7 +14,7 @@ from bert_tf import errors
 
 class ExtrasTest(tf.test.TestCase):
     def test_missing_package_of_an_extra_is_named_with_the_command(self):
-        # As when it is not installed.
+        # With None, an import fails as if the package were not installed.
         self.enter_context(mock.patch.dict(sys.modules, {"starlette": None}))
         with (
             self.assertRaisesRegex(
@@ -51,8 +51,8 @@ class UserErrorTest(tf.test.TestCase):
         text = os.strerror(errno.ENOSPC)
         for error in (
             OSError(errno.ENOSPC, text, "a.txt"),
-            RuntimeError(f"a.txt; {text}\n[Op:Save]"),  # As TensorFlow's.
-            OSError("9 requested and 3 written"),  # As numpy's.
+            RuntimeError(f"a.txt; {text}\n[Op:Save]"),  # TensorFlow's form.
+            OSError("9 requested and 3 written"),  # NumPy's form.
             OSError(errno.EFBIG, os.strerror(errno.EFBIG)),
         ):
             with self.assertRaisesRegex(

@@ -1,6 +1,6 @@
-"""Tests with inputs as others publish them, one folder of testdata/cases each.
+"""Tests with inputs in published forms, one folder of testdata/cases each.
 
-Those with tags are in tests/tasks/tagging/examples_test.py, questions in
+Tagged inputs are in tests/tasks/tagging/examples_test.py, questions in
 tests/tasks/squad. Heads without a pooler are in tests/api/load_test.py.
 """
 
@@ -41,7 +41,7 @@ class RealInputsTest(record_case.RecordCase):
             "encoder", tokens=lines, vocab_size=rows or len(lines)
         )
         huggingface.write_model(path, stored)
-        for file in _OF_TOKENIZERS:  # Of a checkpoint that has none.
+        for file in _OF_TOKENIZERS:  # Only vocab.txt is left.
             os.remove(os.path.join(path, file))
         with open(os.path.join(path, "config.json"), "r+") as file:
             config = json.load(file) | {"architectures": [name]}

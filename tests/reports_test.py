@@ -24,13 +24,13 @@ def _count(picture, color):
 
 
 class _Pictures(parameterized.TestCase):
-    """Draws pictures to look at."""
+    """Mixin that draws a picture and returns its pixels or its panels."""
 
     def draw(self, write, *args):
         """Returns the pixels of what is written to <path>.png."""
         path = os.path.join(self.create_tempdir().full_path, "a", "x")
         with warnings.catch_warnings():
-            # Such as of names that leave no room for the rest.
+            # Matplotlib only warns if long names leave no room for the axes.
             warnings.simplefilter("error")
             write(path, *args)
         picture = tf.io.decode_png(tf.io.read_file(f"{path}.png"), channels=3)
@@ -56,9 +56,9 @@ class ConfusionMatrixTest(_Pictures, tf.test.TestCase):
         height, width, _ = picture.shape
         self.assertBetween(height, 400, 2800)
         self.assertBetween(width, 600, 3700)
-        # The diagonal.
+        # Nearly all counts are on the diagonal, so it has the darkest color.
         self.assertGreater(_count(picture, _DARKEST_OF_MATRIX), 1000)
-        # The bar of a confusion, next to matrices of many labels.
+        # Over 20 labels, numbers do not fit, so bars show the confusions.
         self.assertEqual(_count(picture, _BLUE) > 1000, num_labels > 20)
 
     @parameterized.parameters(3, 60)
@@ -233,7 +233,7 @@ class ScatterTest(_Pictures, tf.test.TestCase):
             references + rng.normal(size=count),
         )
         self.assertEqual(picture.shape, (705, 705, 3))
-        # Neither white nor gray: points.
+        # Only points have a color; the background and the text are gray.
         colored = np.ptp(picture.astype(int), axis=-1) > 20
         self.assertGreater(colored.sum(), 20)
 

@@ -9,7 +9,7 @@ _MASK = 2**64 - 1
 
 
 def _python_bits(*keys):
-    """SplitMix64's finalizer in Python's unbounded integers."""
+    """Computes SplitMix64's finalizer in Python's unbounded integers."""
     state = 0
     for key in keys:
         state = (state + 0x9E3779B97F4A7C15 + key) & _MASK
@@ -21,7 +21,7 @@ def _python_bits(*keys):
 
 class StatelessRandomTest(tf.test.TestCase):
     def test_equals_python_integers(self):
-        # The first number of SplitMix64 with seed 0.
+        # The published first number of SplitMix64 with seed 0.
         self.assertEqual(
             stateless_random.random_bits(0).numpy(), 0xE220A8397B1DCDAF
         )
@@ -38,7 +38,7 @@ class StatelessRandomTest(tf.test.TestCase):
         )
 
     def test_uniform_has_mean_variance_and_no_correlation(self):
-        # Adjacent examples x adjacent positions, as for masks.
+        # Masks of adjacent examples and positions must not be correlated.
         rows = tf.range(400, dtype=tf.int64)[:, None]
         columns = tf.range(500, dtype=tf.int64)
         drawn = stateless_random.uniform(9, rows, columns).numpy()

@@ -1,4 +1,4 @@
-"""Tests of the wheel, without the clone: in its newest and lowest versions."""
+"""Tests of the wheel outside a clone, with newest and lowest dependencies."""
 
 import contextlib
 import os
@@ -15,11 +15,11 @@ from tests.support import environments
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PROGRAM = _ROOT / "tests" / "support" / "installed_program.py"
-# The wheel's dependencies must fit these, in their newest versions.
+# Users have these packages, so the wheel's dependencies must fit the newest.
 _NEIGHBORS = ("pandas", "jupyter")
-# Where a new TensorFlow may change digits or has other names: tokenizer, model,
+# Tests that new digits or names in TensorFlow could break: tokenizer, model,
 # records, optimizer, KerasHub. All tests would take a quarter of an hour. Two
-# others need tf-models-official, which has no release for TensorFlow 2.21:
+# are left out: tf-models-official has no release for TensorFlow 2.21, so skip
 # tests/tasks/squad/metrics_test.py and OfficialTest of
 # tests/checkpoints/model_garden/model_test.py.
 _FAST = (
@@ -40,7 +40,7 @@ class WheelTest(tf.test.TestCase):
         _copy_sources(cls.source)
 
     def _use(self, python, folder, **variables):
-        """Runs the program, its server with the packages in a folder."""
+        """Runs the program; its server imports the packages in `folder`."""
         with contextlib.chdir(self.create_tempdir().full_path):
             return environments.run(
                 *(python, str(_PROGRAM), folder),
@@ -54,14 +54,14 @@ class WheelTest(tf.test.TestCase):
         )
         environments.install(python, "--reinstall", "--no-deps", self.source)
         environments.run(python, "-m", "pip", "check")
-        # The environment is kept, so the extra is installed beside it.
+        # The environment is cached, so the extra gets a folder of its own.
         extra = self.create_tempdir().full_path
         environments.install(python, "--target", extra, *self.extras["serve"])
         self.assertIn("> bert-tf serve", self._use(python, extra))
 
     def test_works_with_the_lowest_versions(self):
-        # They come before those of this environment, which has the lowest
-        # TensorFlow.
+        # The folder is first in PYTHONPATH. TensorFlow is not installed there:
+        # this environment has the lowest version.
         wanted = [*self.packages, *self.extras["serve"], *self.extras["tflite"]]
         wanted = [x for x in wanted if not x.startswith("tensor")]
         folder = self.create_tempdir().full_path
@@ -100,14 +100,14 @@ class NewestVersionsTest(tf.test.TestCase):
 
 
 def _dependencies():
-    """Returns the dependencies of the wheel, and those of each extra."""
+    """Returns the wheel's dependencies, and the dependencies by extra."""
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))
     project = project["project"]
     return project["dependencies"], project["optional-dependencies"]
 
 
 def _copy_sources(source):
-    """Copies the sources; a build leaves folders in them."""
+    """Copies the sources; a build would leave folders in the clone."""
     for name in ("LICENSE", "README.md", "pyproject.toml"):
         shutil.copy(_ROOT / name, source)
     shutil.copytree(

@@ -29,7 +29,7 @@ from tests.support import tiny_model
 
 
 class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
-    """Embeddings, and classifiers of few labels."""
+    """Training of embeddings on pairs, and few-shot training of classifiers."""
 
     @classmethod
     def setUpClass(cls):
@@ -70,8 +70,8 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         texts = ["the cat", "cats sat", "a dog", "dogs on mats"]
         names = ["good", "good", "bad", "bad"]
         before = model.bert.pooler.dense.kernel.numpy()
-        model.predict(texts, verbose=0)  # Makes a copy that reads the pooler.
-        # Of the head that is replaced.
+        model.predict(texts, verbose=0)  # Caches a copy that reads the pooler.
+        # Both values fit the old head only, so training must replace them.
         model.preprocessor.change_task(reject_below=0.9999, temperature=99.0)
         history = model.fit(texts, names, few_shot=True, epochs=3, verbose=0)
         self.assertLen(history.history["loss"], 3)
@@ -107,7 +107,7 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             _, trained = fit()
         moved = 0.0
         for start, half, end in zip(before, halfway, trained, strict=True):
-            if start.dtype == np.float32:  # Not the state of the dropout.
+            if start.dtype == np.float32:  # Dropout's state is integer.
                 self.assertAllClose(half, (start + end) / 2, atol=1e-6)
                 moved = max(moved, np.abs(end - start).max())
         self.assertGreater(moved, 1e-5)
@@ -162,7 +162,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(mine, theirs)
         schedule = model.optimizer._learning_rate
         self.assertEqual(schedule.num_train_steps, 6)
-        # A further call is a run of its own: the rate has not ended at 0.
+        # A second call makes a new schedule, or its rate would stay at 0.
         model.fit(fit_case.TEXTS, fit_case.LABELS, batch_size=5, verbose=0)
         self.assertEqual(model.optimizer._learning_rate.num_train_steps, 1)
 
@@ -239,7 +239,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         _, history = self._fit(texts, labels, validation_split=0.2)
         _, expected = self._fit(*part(False), validation_data=part(True))
         self.assertEqual(history, expected)
-        # In another order, as arrays, with weights and one-hot labels.
+        # Order, arrays, weights and one-hot labels must not change the split.
         model = self.new(
             compiled={
                 "loss": keras.losses.CategoricalCrossentropy(from_logits=True)
@@ -247,7 +247,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         )
         one_hot = np.eye(2)[[i % 2 for i in range(20)]]
         weights = np.arange(20.0)
-        model._split_table(texts, labels, {})  # Notes the loss.
+        model._split_table(texts, labels, {})  # Records the loss.
         *data, dev = model.preprocessor.split(
             np.array(texts)[::-1], one_hot[::-1], weights[::-1], 0.2
         )
@@ -258,7 +258,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertLen(data[2], 16)
         with self.assertRaisesRegex(UserError, "validation_split needs two"):
             model.fit(["a", "b"], ["bad", "good"], validation_split=0.5)
-        # The model's inputs, as for Keras: the last rows.
+        # Packed inputs stay whole here, so that Keras takes the last rows.
         features = model.preprocessor(texts, labels)
         self.assertIsNone(model.preprocessor.split(*features, None, 0.2)[3])
 
@@ -487,7 +487,7 @@ class DrawTest(tf.test.TestCase):
 
 
 class MaskedLMTestCase(fit_case.FitCase, tf.test.TestCase):
-    # Without dropout, masks alone differ from step to step.
+    # Without dropout, a change of the loss can only come from new masks.
     config = tiny_model.NO_DROPOUT
 
     @classmethod
@@ -555,7 +555,7 @@ class FitMaskedLMTest(MaskedLMTestCase):
                 scores["accuracy"], expected["masked_lm_accuracy"]
             )
             results.append(scores["loss"])
-            # Masks of one's own.
+            # Masks that the caller has drawn must give equal scores.
             mine = fit_case.scores(model, features, labels)
             self.assertAllClose(mine, scores)
         self.assertNotAlmostEqual(*results)
@@ -593,7 +593,7 @@ class FitMaskedLMTest(MaskedLMTestCase):
 
     @pytest.mark.slow
     def test_two_replicas_train_as_one(self):
-        # A batch of the same rows has the same mean on each replica.
+        # Equal rows have equal losses, so a replica's mean is the batch's.
         texts = [_TEXTS[0]] * 4
         options = {"metrics": ["accuracy"]}
         results = []
@@ -619,11 +619,11 @@ class FitMaskedLMTest(MaskedLMTestCase):
 
 
 class CompileTest(MaskedLMTestCase):
-    # Other tests leave TensorFlow deterministic, in which Keras has no XLA.
+    # Other tests leave TensorFlow deterministic, and then Keras turns XLA off.
     @mock.patch.object(tf_config, "is_op_determinism_enabled", lambda: False)
     def test_xla_is_off_unless_asked_for(self):
         model = self.new("pretraining")
-        # As on a machine with a GPU.
+        # Keras resolves "auto" to True on a machine with a GPU.
         with mock.patch.object(
             model, "_resolve_auto_jit_compile", return_value=True
         ):
@@ -759,7 +759,7 @@ class LossesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         losses = fit_case.softmax_losses(model(features)["logits"], ids)
         self.assertAllClose(scores["loss"], losses.mean(), rtol=1e-5)
         self.assertEqual(model.preprocessor.task.problem_type, "single_label")
-        # Files of before have no such argument.
+        # Files of earlier versions lack this argument and must still load.
         config = model.get_config()
         self.assertFalse(config.pop("return_encoder_outputs"))
         again = type(model).from_config(config)

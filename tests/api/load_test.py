@@ -278,7 +278,7 @@ class PublicApiTest(tf.test.TestCase):
         self.assertEqual(set(bert_tf.__all__), expected)
         for name in expected:
             self.assertEqual(getattr(bert_tf, name).__name__, name)
-        # Also after the modules behind the names were imported.
+        # The imports above must not add the names of modules.
         self.assertEqual(set(dir(bert_tf)), expected | {"__version__"})
 
     def test_other_names_raise_attribute_error(self):

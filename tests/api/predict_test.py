@@ -1,4 +1,4 @@
-"""Tests of `predict`, of raw rows and labels, and of data sets of them."""
+"""Tests of `predict` and `evaluate` on raw rows, labels and data sets."""
 
 import collections.abc
 import contextlib
@@ -92,7 +92,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         model = self._load(task)
         expected = model.predict(rows, verbose=0)
         self.assertLen(expected, len(rows))
-        # One at a time, without padding.
+        # A row alone has no padding, which must not change its prediction.
         for row, alone in zip(rows, expected, strict=True):
             self._assert_same(model.predict([row], 1, verbose=0), [alone])
         for other in others:
@@ -153,7 +153,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             labels=["good", "bad"],
             new_parts=["head"],
         )
-        # Its columns are unknown.
+        # A new head drops the stored columns, so a row is one text, no pair.
         (row,) = model.predict(["the cat"], verbose=0)
         self.assertEqual(list(row["probabilities"]), ["good", "bad"])
         named = self._load(_CLASSIFICATION, labels=["a", "b", "c"])
@@ -182,13 +182,13 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_rejects_rows_without_a_list(self, rows, message):
         with (
-            # It takes seconds.
+            # Preparing takes seconds, so wrong rows are refused before it.
             mock.patch.object(preprocessor.inference, "prepare") as prepare,
             self.assertRaisesRegex(UserError, message) as caught,
         ):
             self._load(_CLASSIFICATION).predict(rows)
         prepare.assert_not_called()
-        self.assertIsNone(caught.exception.__cause__)  # One traceback.
+        self.assertIsNone(caught.exception.__cause__)  # Prints one traceback.
 
     @parameterized.parameters(
         (np.zeros([2, 8], int), "ndarray"),
@@ -310,7 +310,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertIn('problem_type="multi_label"', logs.output[0])
         self.assertAllEqual(labels, fit_case.IDS)
         self.assertIn("label", model.predict("cat", verbose=0)[0])
-        # Also beside packed features, and in data sets.
+        # Beside packed features and in data sets they must be classes, too.
         _, ids, _ = model.preprocessor.training_data(features, np.array(y))
         self.assertAllEqual(ids, fit_case.IDS)
         data = _slices((fit_case.TEXTS, np.array(y, np.float32)))
@@ -385,7 +385,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             verbose=0,
             return_dict=True,
         )["loss"]
-        # As Keras, which divides by the number of rows.
+        # Keras divides by the number of rows, not by the sum of the weights.
         self.assertAllClose(loss, np.mean(losses * weights), rtol=1e-5)
         self.assertEqual(
             model.preprocessor.class_weight({"good": 2.0, 0: 1.0}),
@@ -452,7 +452,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     def test_wrong_labels_are_refused_without_change(self, kind, x, y, message):
         options = {"labels": ["O", "X"]} if kind == "tagging" else {}
         model = self.new(kind, **options)
-        _ = model.preprocessor.task  # It adds values.
+        _ = model.preprocessor.task  # Reading it may add values.
         values = dict(model.preprocessor.task_values)
         with self.assertRaisesRegex(UserError, message):
             model.fit(x, y)
@@ -473,7 +473,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
 
     def test_columns_of_polars_may_be_texts(self):
         for values, expected in ((["a"], True), ([1.0], False)):
-            # Its dtype has no `kind`.
+            # A polars dtype has no `kind`, so the values must be converted.
             column = mock.Mock(spec=["dtype", "to_numpy"], dtype=object())
             column.to_numpy.return_value = np.array(values)
             self.assertEqual(raw_rows.is_text(column), expected)
@@ -667,7 +667,7 @@ class RowDatasetsTest(
     fit_case.FitCase, tf.test.TestCase, parameterized.TestCase
 ):
     def _check(self, model, x, y, *datasets):
-        """Compares scores and predictions with those of lists."""
+        """Asserts that data sets have the scores and predictions of lists."""
         expected = fit_case.scores(model, x, y)
         answers = model.predict(x, verbose=0)
         for dataset in datasets:
@@ -694,7 +694,7 @@ class RowDatasetsTest(
         )
         data = _slices((fit_case.QUESTIONS, fit_case.ANSWERS, weights))
         self.assertAllClose(model.evaluate(data, verbose=0), weighted)
-        # Of three questions the second has two windows or more.
+        # The second question has several windows, which share its weight.
         inputs = model.preprocessor.training_data(data.batch(1))[0]
         (_, _, first), (features, labels, second) = inputs
         self.assertEqual(first.numpy().tolist(), [2.0])
@@ -735,7 +735,7 @@ class RowDatasetsTest(
 _ROWS = fit_case.TEXTS
 _ROW_LABELS = fit_case.LABELS
 _STREAM_TAGS = [["X", "O", "X", "O"], ["O"]]
-# Rows and labels, by kind.
+# Kind of model to the arguments of `fit`: rows, and labels where it has them.
 _BATCHES = {
     "classification": (_ROWS, _ROW_LABELS),
     "question_answering": (fit_case.QUESTIONS, fit_case.ANSWERS),

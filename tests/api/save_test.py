@@ -40,7 +40,7 @@ print(json.dumps(model.predict(json.loads(sys.argv[2]), verbose=0)))
 
 
 def _train(model):
-    """Changes every weight, each by another amount."""
+    """Changes every weight by a different factor."""
     for number, weight in enumerate(model.trainable_variables):
         weight.assign(weight * (1.05 + number / 100))
 
@@ -194,7 +194,7 @@ class KerasFileTest(_SaveTestCase):
         return path
 
     def _without_text(self, path):
-        """Returns a copy as earlier versions wrote it."""
+        """Returns a copy without assets, as earlier versions wrote it."""
         older = self.path("older.keras")
         with zipfile.ZipFile(path) as source, zipfile.ZipFile(older, "w") as to:
             for name in source.namelist():
@@ -230,7 +230,7 @@ class KerasFileTest(_SaveTestCase):
             loaded.preprocessor(_TEXTS)["input_ids"],
             model.preprocessor(_TEXTS)["input_ids"],
         )
-        # Once more: a loaded model is saved as a new one is.
+        # The settings must outlast a second save, too.
         bert_tf.save_model(loaded, self.output)
         self.assertEqual(formats.read(self.output).task["max_seq_length"], 9)
 
@@ -304,7 +304,7 @@ def _make(folder):
 
 @contextlib.contextmanager
 def _spying(module, name, weights=None):
-    """Yields the calls of an exporter, which reads the model and no more."""
+    """Yields the calls of an exporter that only reads the stored model."""
     calls = []
 
     def spy(config, origin):
@@ -323,7 +323,7 @@ class ExportTest(files_case.FolderCase):
         path = made_once.folder("api_export_model", _make)
         self.saved = os.path.join(path, "model")
         self.model = bert_tf.load_model(self.saved)
-        # As after training.
+        # The stored model differs, so exports must read the current weights.
         for weight in self.model.trainable_variables:
             weight.assign(weight * 1.1)
 
@@ -344,7 +344,7 @@ class ExportTest(files_case.FolderCase):
                 self.assertEqual(
                     getattr(ours[name], part), getattr(theirs[name], part)
                 )
-        # Bit for bit.
+        # Equal graphs and weights must give equal outputs, bit for bit.
         texts = tf.constant(tiny_exports.TEXTS)
         received = ours["serving_default"](text=texts)
         for name, values in theirs["serving_default"](text=texts).items():

@@ -40,7 +40,7 @@ from tests.support import files_case
 from tests.support import stored_models
 from tests.support import tiny_model
 
-# Kinds whose class in Hugging Face has no pooler.
+# Hugging Face's classes of these kinds have no pooler, so it is not written.
 _WITHOUT_POOLER = ("masked_lm", "question_answering", "tagging")
 
 
@@ -84,7 +84,7 @@ class ConversionTestCase(files_case.FolderCase):
         return path, printed.getvalue()
 
     def listing(self):
-        """Returns all paths below the folder, with the sizes of files."""
+        """Returns all paths below the folder, with modification times in ns."""
         return {
             os.path.join(folder, name): os.stat(
                 os.path.join(folder, name)
@@ -362,7 +362,7 @@ class FlagsTest(ConversionTestCase):
 
 
 _COUNT = len(tiny_model.TOKENS)
-# The first "cat" and the empty line have no token, nor do three more rows.
+# No token: the first "cat" (the last counts), the empty line, three more rows.
 _TOKENS = (*tiny_model.TOKENS, "", "cat")
 _CAT, _NEW_CAT = tiny_model.TOKENS.index("cat"), _COUNT + 1
 _WITHOUT_TOKEN = {_CAT, *range(_COUNT, _COUNT + 5)} - {_NEW_CAT}
@@ -478,7 +478,7 @@ _WEIGHTS = {
 _WEIGHT_FILES = [
     (source, file) for source in FORMATS for file in _WEIGHTS[source]
 ]
-# The key of the vocabulary size in each format's config.
+# The keys of KerasHub's configuration for our keys.
 _SIZE_KEYS = {
     "vocab_size": "vocabulary_size",
     "hidden_size": "hidden_dim",
@@ -657,7 +657,7 @@ class BadInputTest(files_case.FolderCase):
             file = os.path.join(path, name)
             contents = files.read_bytes(file)
             files.write_bytes(file, contents + b" ")
-            if name == "README.md":  # People edit cards.
+            if name == "README.md":  # Users may edit it.
                 formats.read(path)
             else:
                 self._assert_refused(path, f"{name} was changed")
@@ -681,7 +681,7 @@ class BadInputTest(files_case.FolderCase):
 
     @parameterized.parameters(
         ("generator/encoder/layer_0/output/dense/kernel", None),
-        # The name of ALBERT's only layer.
+        # ALBERT shares one layer, so its names have groups in place of numbers.
         ("bert/encoder/transformer/group_0/inner_group_0/ffn_1/kernel", None),
         (None, {"vocab_size": 16, "embedding_size": 128}),
     )

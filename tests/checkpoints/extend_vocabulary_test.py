@@ -156,7 +156,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(True, False)
     def test_rows_and_biases_are_means_of_the_old_tokens(self, use_unused):
         source = _stored()
-        # The last is [UNK] for the old vocabulary, because of its z.
+        # The old vocabulary has no z, so "zoo" gets the row of [UNK].
         words = ["metho", "cats", "mettrt", "teas", "foo", "zoo"]
         first = 1 if use_unused else len(_TOKENS)
         extension = self._extend(source, words, use_unused=use_unused)
@@ -200,7 +200,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_model_that_preserves_special_tokens(self):
         source = _stored(preserve=True)
-        # The second replaces [CLS] within the tokenizer.
+        # The tokenizer uses U+2CEAC in place of [CLS], so it is no new word.
         extension = self._extend(source, ["[MASK]", "\U0002ceac", "foo"])
         self.assertEqual(extension.ids, (1,))
         self.assertEqual(extension.new.left_out, ((1, "[MASK]"), (2, "[UNK]")))

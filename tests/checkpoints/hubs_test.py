@@ -1,7 +1,7 @@
 """Tests for bert_tf.checkpoints.hubs, with the hubs' libraries and stand-ins.
 
-The libraries read their variables when they are imported, so a process of each
-class fetches.
+The libraries read environment variables at import, so each test class fetches
+in a process of its own.
 """
 
 import dataclasses
@@ -86,7 +86,7 @@ class _HubsCase(tf.test.TestCase):
 
 
 class LimitsTest(tf.test.TestCase):
-    """The library's client reads no more and no longer than it may."""
+    """Limits of size, time and address for the library's HTTP client."""
 
     def setUp(self):
         super().setUp()
@@ -261,7 +261,7 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         self.assertEqual(names.origin(new), f"{self.name}@{commit}")
         self._assert_offline(new, self.name)
         self._assert_offline(old, f"{self.name}@{_COMMIT}")
-        # A commit cannot move, so the hub is not asked.
+        # A commit cannot move, so no request is sent.
         self.assertEqual(self._fetch(f"{self.name}@{_COMMIT}")[0], old)
         self.assertEmpty(self.server.requests)
 
@@ -391,7 +391,7 @@ class KaggleTest(_HubsCase, parameterized.TestCase):
         self._refused(f"{self.name}/b", "no such model .status 404")
 
     def test_interrupted_model_is_not_cached(self):
-        """A model of which a part was fetched is not in the cache."""
+        """Keeps a partly fetched model out of the cache."""
         self.server.pages["/store/model.weights.h5"].stops = [2000]
         self._refused(f"{self.name}/c", "IncompleteRead.*same command again")
         self._refused(f"{self.name}/c", "not in the cache", offline=True)

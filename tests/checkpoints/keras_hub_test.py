@@ -54,7 +54,7 @@ def make_stored_with(**changes):
 
 
 def make_inputs(config=CONFIG):
-    """Returns inputs with padding and segments, by our and their names."""
+    """Returns padded inputs with segments, by our names and by KerasHub's."""
     ours = tiny_layers.inputs(batch=4, length=7)
     ours["input_ids"] %= config.vocab_size
     ours["segment_ids"] %= config.type_vocab_size
@@ -187,7 +187,7 @@ class WriteTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
     def test_from_preset_finds_everything(self):
         stored = make_stored()
         sentences = self.write(stored)
-        # A preset does not refer to other files.
+        # Loading fails after a move if the preset refers to outside files.
         moved = self.create_tempdir().full_path + "/moved"
         shutil.move(self.directory, moved)
         inputs, theirs = make_inputs()
@@ -207,8 +207,8 @@ class WriteTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         text = " ".join(sentences)
         self.assertIn("tanh form of GELU", text)
         self.assertIn("no-break spaces do not separate words", text)
-        # A classifier on the preset has its encoder and packs no more tokens
-        # than the encoder has positions.
+        # A classifier must take the encoder's length, or it would pack more
+        # tokens than the encoder has positions.
         classifier = their_library.models.BertTextClassifier.from_preset(
             moved, num_classes=2
         )
@@ -222,7 +222,7 @@ class WriteTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
             stored.weights["bert/pooler/dense/kernel"],
         )
 
-    # Every pair of values.
+    # These four rows hold every pair of values of any two settings.
     @parameterized.parameters(
         (False, False, False),
         (False, True, True),
@@ -296,7 +296,7 @@ class WriteTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assert_same_model(keras_hub.read_model(self.directory), stored)
 
     def test_wordpieces_of_white_space(self):
-        # KerasHub strips them, so two of them would be one.
+        # KerasHub strips white space, so two such tokens would become one.
         config = tiny_layers.replace(vocab_size=17)
         one = Vocabulary([*tiny_model.TOKENS, "\u2028"])
         stored = make_stored_with(config=config, vocabulary=one)
@@ -347,7 +347,7 @@ class ReadTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(received.task["kind"], "encoder")
         self.assertLen(received.report.loaded, len(backbone.weights))
-        # Four kernels and three biases of attention per layer.
+        # Four kernels and three biases per layer have a head axis: 7 * 3.
         self.assertLen(received.report.reshaped, 21)
         self.assertIn("tanh form", received.report.notes[0])
         self.assertIn("no tokenizer", " ".join(received.report.notes))

@@ -58,9 +58,9 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
         expected = {
             "tf1": 0,
             "bert_tf": 0,
-            # Six kernels per layer, and the pooler's.
+            # PyTorch transposes six kernels per layer and one more: 6 * 2 + 1.
             "huggingface": 13,
-            # Four kernels and three biases of attention per layer.
+            # Attention's four kernels and three biases have a head axis: 7 * 2.
             "keras_hub": 14,
             "model_garden": 14,
         }
@@ -96,7 +96,7 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
         del theirs["bert.embeddings.LayerNorm.weight"]
         del theirs["bert.embeddings.LayerNorm.bias"]
         theirs["extra.weight"] = np.zeros(3)
-        # Canonical names, and names of the format.
+        # Patterns may match canonical names and the format's names.
         allow = re.compile(r"layer_0/inter.*kernel|LayerNorm|^extra")
         tensors, report = _match(theirs, allow_missing=allow)
         kernel = "bert/encoder/layer_0/intermediate/dense/kernel"

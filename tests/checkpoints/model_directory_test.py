@@ -123,7 +123,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(os.listdir(os.path.dirname(self.path)), ["model"])
 
     def test_directories_of_the_first_version_are_read(self):
-        """The first version wrote weights with the safetensors library."""
+        """Weight files equal the safetensors library's, as in version 1."""
         self._write()
         file = os.path.join(self.path, "model.weights.safetensors")
         with open(file, "rb") as opened:

@@ -93,7 +93,7 @@ class NamesTest(files_case.FolderCase):
         self.assertRegex(logs.output[0], r"base-uncased \([\d.]+ kB\) .*zip to")
         self.assertEqual(os.path.dirname(path), self.cache)
         self.assertCountEqual(os.listdir(path), [*self.files, "origin.json"])
-        # From here on the network is not needed.
+        # Without pages a download fails, so the cache alone must suffice.
         self.server.pages.clear()
         self.assertEqual(names.resolve("bert-base-uncased"), path)
         stored = formats.read("bert-base-uncased")
@@ -149,7 +149,7 @@ class NamesTest(files_case.FolderCase):
                 self.assertEqual(path, "bert-base-uncased")
         self.assertLen(logs.output, 1)
         self.assertIn("is a path here", logs.output[0])
-        with open("bert-base-cased.index", "w"):  # Of a checkpoint.
+        with open("bert-base-cased.index", "w"):  # Part of a checkpoint.
             self.assertEqual(
                 names.resolve("bert-base-cased"), "bert-base-cased"
             )
@@ -202,7 +202,7 @@ class NamesTest(files_case.FolderCase):
         wrong = dataclasses.replace(release, sha256="0" * 64)
         with mock.patch.object(releases, "find", lambda name: wrong):
             self._refused("bert-base-uncased", "the SHA256 0000")
-        # Another base may hold other models, which is logged.
+        # The user's base may hold other models, so a wrong hash only warns.
         with self.assertLogs(level="WARNING") as logs:
             names.resolve("bert-base-uncased")
         self.assertIn("not the released one", logs.output[0])
@@ -223,7 +223,7 @@ class NamesTest(files_case.FolderCase):
         self._refused(f"{self.server.url}/m.zip", "no model: .*: a.txt")
 
     def test_two_at_once(self):
-        """The second waits and finds the model."""
+        """Downloads in one of three threads; two wait and find the model."""
         self.server.add(_FILE, _zip(self.files))
         paths = []
 

@@ -61,7 +61,7 @@ def _stored(kind, cls, arguments):
     """Returns a stored model in memory, and its weights."""
     model = tiny_layers.randomize(cls(_DEEP, **arguments))
     vocabulary = tiny_model.Vocabulary(tiny_model.TOKENS)
-    # The size follows from the weights; task.json may lack it.
+    # task.json may lack the size, because the weights determine it.
     task = {k: x for k, x in arguments.items() if k != "lstm_size"}
     values = {
         name: variable.numpy()

@@ -31,7 +31,7 @@ class SentenceTransformersTest(tf.test.TestCase, parameterized.TestCase):
         super().setUpClass()
         cls.folder = tempfile.mkdtemp(dir=flags.FLAGS.test_tmpdir)
         cls.path = minilm.directory()
-        # Lines of novels, and one text that is too long.
+        # The last text is longer than the model allows, so it is truncated.
         texts = [" ".join(parts) for parts in minilm.read_texts()]
         cls.texts = [*texts, " ".join(texts[:40])]
         requests = [

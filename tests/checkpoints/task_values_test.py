@@ -20,7 +20,7 @@ _TAGGING = tiny_exports.tagging()
 
 class TaskValuesTest(tf.test.TestCase, parameterized.TestCase):
     def change(self, task, name, **values):
-        """Writes a model with other values, which its checksums fit."""
+        """Writes a model with changed values and matching checksums."""
         path = os.path.join(self.create_tempdir().full_path, "model")
         tiny_model.write_task(path, task, config=tiny_model.ONE_LAYER)
         for file in (name, "checksums.json"):

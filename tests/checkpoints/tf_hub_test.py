@@ -127,7 +127,7 @@ class TfHubTest(files_case.FolderCase):
             conversion.run(config)
 
     def test_graph_is_data(self):
-        """Operators that TensorFlow does not have do no harm."""
+        """Reads a graph with unknown operators, because it never runs it."""
         path = self.copy("keras_layer_classifier")
 
         def change(graph):
@@ -154,7 +154,7 @@ class TfHubTest(files_case.FolderCase):
         self.assert_refused(path, "the asset '../assets/words.txt'")
 
     def test_head_of_tensorflow_2_4(self):
-        """Keras's metadata was in saved_model.pb."""
+        """Reads Keras's metadata from saved_model.pb, as of TensorFlow 2.4."""
         path = self.copy("keras_layer_classifier")
         graph = tf_hub._read_graph(os.path.join(path, "saved_model.pb"))
         metadata = tf_hub._read_metadata(path, graph)

@@ -24,7 +24,7 @@ _FOLDERS = {
     for path in sorted((_TESTS / parent / "tf_keras_h5").iterdir())
     if path.is_dir()
 }
-# Their name of an output to ours, where it is not the same.
+# Outputs' names in transformers to ours, where they differ.
 _OUTPUTS = {
     "last_hidden_state": "sequence_output",
     "pooler_output": "pooled_output",
@@ -104,20 +104,20 @@ class TfKerasH5Test(tf.test.TestCase, parameterized.TestCase):
         weights = self._copy("classification")
         old = "tf_bert_for_sequence_classification"
         self._write({x.replace(old, name): v for x, v in weights.items()})
-        if name.startswith("tf"):  # An encoder, by this name.
+        if name.startswith("tf"):  # The name of an encoder.
             self._assert_refused(r"also has classifier\.")
         else:
             self._assert_read("classification")
 
     def test_the_class_counts_that_names_the_weights(self):
-        """transformers once kept the class that the training started from."""
+        """Ignores the class in config.json, which may precede training."""
         self._copy("tagging")
         for names in (["BertForMaskedLM"], None):
             self._change_config(architectures=names)
             self._assert_read("tagging")
 
     def test_axis_of_heads(self):
-        """transformers 4.2 split the attention's weights by heads."""
+        """Reads transformers 4.2's attention weights, with an axis of heads."""
         weights = self._copy("encoder")
         for name, value in weights.items():
             if "/attention/self/" in name:

@@ -47,10 +47,10 @@ _SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".conll")
 
 
 def read() -> list[str]:
-    """Returns every line of every text, each once, in a fixed order.
+    """Returns each distinct line of all texts, in a fixed order.
 
-    Questions, contexts, cells of tables and words of tagged sentences, and also
-    labels and numbers, which do no harm.
+    Lines are questions, contexts, cells of tables and tagged sentences. Labels
+    and numbers are not filtered out, because they do no harm.
     """
     lines, folders = {}, [golden("squad_dev")]
     with contextlib.suppress(unittest.SkipTest):
@@ -127,7 +127,7 @@ _INPUTS = {
     "input_attention_mask": "input_mask",
     "input_token_type_ids": "segment_ids",
 }
-# Their name of an output to ours.
+# Outputs' names in transformers to ours.
 _OUTPUTS = {
     "output_last_hidden_state": "sequence_output",
     "output_pooler_output": "pooled_output",
@@ -136,12 +136,12 @@ _OUTPUTS = {
     "output_start_logits": "start_logits",
     "output_end_logits": "end_logits",
 }
-# What `output_logits` are, of the class.
+# Class to our name of its `output_logits`, where it is not `logits`.
 _LOGITS = {
     "BertForMaskedLM": "masked_lm_logits",
     "BertForNextSentencePrediction": "next_sentence_logits",
 }
-# do_lower_case and strip_accents.
+# do_lower_case and strip_accents; the classes take the pairs in turn.
 _TOKENIZERS = ((True, None), (False, None), (True, False), (False, True))
 _VOCABULARY = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the The caf ##é ##e café cafe été ete "
@@ -214,7 +214,7 @@ class MinilmLiveTest(tf.test.TestCase):
         (theirs,) = _peer_answers(folder, [request])
         lengths, ids = theirs["lengths"], theirs["ids"]
         self.assertLen(lengths, len(lines))
-        self.assertGreater(len(ids), 800_000)  # Those of the repository.
+        self.assertGreater(len(ids), 800_000)  # Even without shared data.
         tokenizer = bert_tf.load_tokenizer(path)
         tokenize = tf.function(
             tokenizer.tokenize,
@@ -230,7 +230,7 @@ class MinilmLiveTest(tf.test.TestCase):
             ) or not np.array_equal(ours.flat_values, ids[first:end]):
                 differing.append(start)
         self.assertEqual(end, len(ids))
-        # No differences; docs/interop.md lists where the two could differ.
+        # English text has none of the differences that docs/interop.md lists.
         self.assertEmpty(differing)
 
     def test_outputs_match_and_transformers_loads_its_export(self):
@@ -257,7 +257,7 @@ class MinilmLiveTest(tf.test.TestCase):
         self.assertEqual(json.loads(str(again["wrong_keys"])), {})
         self.assertAllEqual(again["ids"], theirs["ids"])
         self.assertAllEqual(again["segments"], theirs["segments"])
-        # Equal weights; but PyTorch's order of summation depends on memory.
+        # PyTorch's order of summation depends on memory, so digits may differ.
         self.assertAllClose(again["hidden"], theirs["hidden"], 0, 2e-6)
         self.assertAllClose(again["pooled"], theirs["pooled"], 0, 2e-6)
 
@@ -340,7 +340,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         ours, _ = huggingface.to_bert_config({}, "there")
         theirs, notes = huggingface.to_bert_config(self.default_config, "there")
         self.assertEqual(ours, theirs)
-        self.assertLen(notes, 1)  # The GELU; every key is known.
+        self.assertLen(notes, 1)  # About GELU; every key is known.
         named = {field.name for field in dataclasses.fields(ours)}
         self.assertEqual(named - keys, {"left_to_right"})
 
@@ -361,7 +361,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(outputs[ours], theirs[key], 0, _TOLERANCE)
             self.assertGreater(np.std(theirs[key]), 0.01)
             compared += 1
-        # Two where a class has two heads, or hidden states and pooler.
+        # Two outputs: hidden states and pooler, two heads, or start and end.
         self.assertEqual(
             compared,
             2
@@ -376,7 +376,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(json.loads(str(export["wrong_keys"])), {})
         self.assertEqual(set(export) - {"wrong_keys"}, set(original))
         for key in original:
-            # The tanh forms of GELU differ by rounding.
+            # The export may name a tanh form of GELU that rounds differently.
             self.assertAllClose(export[key], original[key], 0, 1e-6)
 
     @parameterized.parameters(*_CLASSES)
@@ -389,7 +389,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*enumerate(_CLASSES))
     def test_tokenizers_split_as_transformers_does(self, index, name):
-        """Each class has another tokenizer here."""
+        """The classes take the settings of `_TOKENIZERS` in turn."""
         theirs = self.their_ids[name]
         for key in ("ids", "lengths"):
             self.assertAllEqual(self.export_ids[name][key], theirs[key])
@@ -403,19 +403,19 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(tokenizer.strip_accents, expected)
 
     def test_where_tokenizers_differ(self):
-        """The causes that the original's golden strings show, and long words.
+        """Checks the causes in the original's golden strings, and long words.
 
-        Their limit of a word's characters is read from tokenizer.json.
+        The limit of characters per word is read from tokenizer.json.
         """
         path = self._path("BertModel")
         lines = ["a" * 100, "a" * 101, "a" * 200, "a" * 201]
-        # A final sigma; a mark of Unicode 14, newer than their tables.
+        # A final sigma, and a mark of Unicode 14 that their tables lack.
         lines += ["ΟΔΟΣ", "a\u061da", "the [MASK]."]
         file = _write_text(self.folder, "long.txt", "\n".join(lines))
         (theirs,) = self._ask(
             [{"do": "tokenize", "model": path, "lines_file": file}]
         )
-        # As many tokens as characters, or one: [UNK].
+        # 100 characters are 100 tokens here; a longer word is one [UNK].
         self.assertAllEqual(theirs["lengths"], [100, 1, 1, 1, 1, 1, 3])
         tokenizer = bert_tf.load_tokenizer(path)
         ours = tokenizer.tokenize(lines)
@@ -427,7 +427,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(tokenizer.tokenize(lines)[-1], theirs["ids"][-3:])
 
     def test_pytorch_files_are_read_without_running_code(self):
-        """Read by our Python, which finds PyTorch behind its own packages."""
+        """Reads with this Python, which has PyTorch last in its search path."""
         folders = {}
         for name in _CLASSES:
             for kind in ("torch", "legacy"):

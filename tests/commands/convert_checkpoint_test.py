@@ -16,7 +16,7 @@ from tests.support import scripts
 from tests.support import stored_models
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Dies when everything is written and nothing has its name yet.
+# Kills itself when all is written, but before the output has its name.
 _KILLED = """
 import os, signal, sys
 from bert_tf.commands import convert_checkpoint
@@ -62,7 +62,7 @@ class ConvertCheckpointTest(files_case.FolderCase):
             )
         )
         self.assertEqual(formats.detect(self.output), "tf1")
-        # Nothing is left of the killed process.
+        # The next run removes the lock and the folder of the killed process.
         self.assertCountEqual(os.listdir(self.folder), [names[0], "out"])
 
 

@@ -112,10 +112,10 @@ class DemoTest(files_case.FolderCase):
             *demo.SENTENCES,
         ):
             self.assertIn(shown, text)
-        # At the end of pretraining, and at that of the demo.
+        # The predictions are printed after pretraining and again at the end.
         self.assertEqual(text.count("  in text: "), 10)
 
-        # Nothing is done again, except for the server.
+        # A second run finds all files, so nothing is repeated but the server.
         with (
             mock.patch("bert_tf.commands.pretrain.main") as trained,
             mock.patch.object(demo, "write_corpus") as written,
@@ -125,7 +125,7 @@ class DemoTest(files_case.FolderCase):
         written.assert_not_called()
         self.assertIn(f"{self.folder}/vocab.txt already exists.", again)
 
-        # Without --num_train_steps the model must be good.
+        # Without --num_train_steps the demo refuses a model of two steps.
         for name in ("pretrained", "library"):
             os.rename(
                 f"{self.folder}/{name}_2_steps",

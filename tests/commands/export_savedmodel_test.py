@@ -41,9 +41,9 @@ _MASKED = [
 ]
 
 
-# What stands in checkpoints beside weights.
+# Prefixes of the entries of a checkpoint that are no weights.
 _INTERNAL = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
-# Weights that have nothing to do with what a head answers.
+# A head's answers do not depend on these weights, so exports omit them.
 _UNREAD = {
     "next_sentence": ("cls/predictions/",),
     "fill_mask": ("cls/seq_relationship/", "bert/pooler/"),
@@ -97,7 +97,7 @@ def _batches(rows):
 
 @pytest.mark.slow
 class HeadsTest(tf.test.TestCase, parameterized.TestCase):
-    """Each head in a fresh process, without the model's directory."""
+    """Calls each head in a fresh process, without the model's directory."""
 
     @classmethod
     def setUpClass(cls):
@@ -139,7 +139,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         return model_dir
 
     def _compare(self, name):
-        """Compares the answers to rows alone and together, by output."""
+        """Compares answers to single rows, and to all rows, with the model."""
         expected = self.expected[name]
         *alone, together = self.answers[name]
         for key, values in expected.items():
@@ -164,7 +164,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(answer, expected, rtol=0, atol=1e-5)
 
     def _assert_padding(self, values):
-        """Other rows of a batch may be longer."""
+        """Checks the padding after a row that is shorter than another."""
         for value in values:
             if isinstance(value, list):
                 self._assert_padding(value)
@@ -229,7 +229,7 @@ def _column(model_dir, rows, key):
 
 @functools.cache
 def _predict(model_dir, rows):
-    """Returns what the model says of rows, which are JSON."""
+    """Returns predictions for rows, which are JSON so that they are cached."""
     return bert_tf.load_model(model_dir).predict(json.loads(rows))
 
 

@@ -62,7 +62,7 @@ def _logits(model_dir, rows):
 
 @pytest.mark.slow
 class OfficialFilesTest(ClassifierCase):
-    """A model of each task predicts files in the official layouts."""
+    """Predicts files in the official layouts with a model of each task."""
 
     def _write_split(self, official, split, seed):
         rng = random.Random(seed)
@@ -80,12 +80,12 @@ class OfficialFilesTest(ClassifierCase):
             return logits, logits[:, 0]
         return special.softmax(logits, axis=-1), logits.argmax(-1)
 
-    # A text, pairs with two files of each split, scores, and no labels; the
-    # layouts of all tasks are in tests/tasks/classification/examples_test.py.
+    # Tasks with one text, with two files of each split, with scores, and
+    # without labels. tests/tasks/classification/examples_test.py has the rest.
     @parameterized.parameters("cola", "mnli", "sts-b", "ax")
     def test_scores_and_predictions(self, name):
         official = glue_tasks.get_task(name)
-        # The diagnostic set uses MNLI's model.
+        # The diagnostic set has no training data, so MNLI's model predicts it.
         trained = tiny_exports.official("mnli" if name == "ax" else name)
         model = self.write_model(trained)
         rows = {
@@ -142,7 +142,7 @@ class OfficialFilesTest(ClassifierCase):
 
 @pytest.mark.slow
 class OwnFilesTest(ClassifierCase):
-    """Training on a user's own files, down to the loss of the first step."""
+    """Training on a user's own files; checks the loss of the first step."""
 
     def test_messy_files_with_class_weights_and_windows(self):
         model = self.write_model(
@@ -151,7 +151,7 @@ class OwnFilesTest(ClassifierCase):
             )
         )
         # A byte order mark, CRLF, quotation marks, a line end in a field, an
-        # unused column, spaces around labels, a blank line.
+        # unused column, spaces or a blank line must not change the rows.
         train = self.write(
             "train.csv",
             "\ufeffid, kind ,body\r\n"
@@ -175,7 +175,7 @@ class OwnFilesTest(ClassifierCase):
             "label_column": "kind",
             "doc_stride": 4,
         }
-        # One step over all rows, without randomness.
+        # One step over all rows without dropout has the loss computed below.
         results = self.run_script(
             **flags,
             task_name="custom",
@@ -187,7 +187,7 @@ class OwnFilesTest(ClassifierCase):
             attention_probs_dropout_prob=0.0,
             head_dropout_prob=0.0,
             iterations_per_loop=1,
-            # 15 tokens are two windows: the first 10, and from the 5th on.
+            # 14 tokens are two windows, tokens 1 to 10 and 5 to 14: 4 rows.
             train_batch_size="4",
             class_weights="no:2.5",
             do_eval=True,
@@ -213,7 +213,7 @@ class OwnFilesTest(ClassifierCase):
         self._check_trained(flags)
 
     def _check_trained(self, flags):
-        """Compares what is left of training with the model in it."""
+        """Compares the written predictions with the stored model's outputs."""
         trained = str(self.output / "model")
         stored = self.read_json("model/task.json")
         self.assertEqual(stored["labels"], ["no", "yes"])
@@ -229,7 +229,7 @@ class OwnFilesTest(ClassifierCase):
         self.assertAllClose(self.result_rows(), expected, atol=1e-4)
         before = self.lines("test_predictions.jsonl")
         self.assertNotIn("test_accuracy", self.read("eval_results.txt"))
-        # The model remembers columns, labels and windows.
+        # task.json has the columns, labels and windows, so flags can omit them.
         self.run_script(
             task_name="custom", test_file=flags["test_file"], do_predict=True
         )
@@ -239,7 +239,7 @@ class OwnFilesTest(ClassifierCase):
 @pytest.mark.slow
 class OriginalsFlagsTest(ClassifierCase):
     def test_accepts_command_lines_of_the_original(self):
-        """Training, then prediction with the checkpoint that it left."""
+        """Trains, then predicts with the checkpoint that training wrote."""
         rng = random.Random(5)
         words = ("the", "of", "and", "in", "was")
         for split, count in (("train", 8), ("dev", 5), ("test", 3)):

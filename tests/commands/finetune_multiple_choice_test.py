@@ -23,7 +23,7 @@ _WORDS = ("the", "dog", "sat", "on", "mat", "sitting", "東")
 
 
 def _write_swag(path, count, seed, with_labels=True):
-    """Writes SWAG's layout; the correct ending has a cat."""
+    """Writes SWAG's layout; only the correct ending has a cat."""
     rng = random.Random(seed)
     labels = []
     with open(path, "w", encoding="utf-8", newline="") as file:
@@ -89,7 +89,7 @@ class FinetuneMultipleChoiceTest(command_case.CommandCase):
         self.assertFalse((self.output / "test_confusion_matrix.txt").exists())
         self.assertFalse((self.output / "test_results.tsv").exists())
 
-        # The model says the same of the file.
+        # The stored model must predict the same from the file.
         again = self.predict(self.folder / "val.csv")
         for one, other in zip(again, dev, strict=True):
             self.assertEqual(one["index"], other["index"])
@@ -101,7 +101,7 @@ class FinetuneMultipleChoiceTest(command_case.CommandCase):
         self._check_evaluation_of_own_files()
 
     def _check_evaluation_of_own_files(self):
-        """Rows may have any number of choices, whatever it trained on."""
+        """Evaluates rows of 2 and 5 choices; the model trained on 4."""
         path = self.folder / "own.jsonl"
         rows = [
             {"q": "The dog", "c": ["sat on", "the cat"], "y": 1},

@@ -21,7 +21,7 @@ from tests.support import command_case
 from tests.support import squad_files
 from tests.support import tiny_model
 
-# Contexts of the words of `tiny_model`, and answers in them.
+# Contexts with words of `tiny_model`, and answers in them.
 _TRAIN = (
     ("the cat sat on the mat, the dog sat.", "the cat"),
     ("dog, cat.", "dog"),
@@ -60,7 +60,7 @@ class _Case(command_case.CommandCase):
         return squad_files.write(self.folder / name, dataset)
 
     def config(self, **values):
-        """Returns flags that train on five questions and predict as many."""
+        """Returns flags that train on five questions and predict three."""
         defaults = {
             "pretrained_model_dir": str(self.folder / "tiny"),
             "output_dir": str(self.output),
@@ -78,7 +78,7 @@ class _Case(command_case.CommandCase):
         return SquadConfig(**defaults | values)
 
     def run_script(self, **values):
-        """Runs the script; returns what it logged."""
+        """Runs the script; returns its log."""
         with self.assertLogs(level="INFO") as logs:
             script.main(self.config(**values))
         return "\n".join(logs.output)
@@ -88,7 +88,7 @@ class FinetuneSquadTest(_Case):
     @pytest.mark.slow
     def test_squad_1_run_writes_scored_answers(self):
         log = self.run_script()
-        # Windows of all paragraphs, some in several.
+        # Some paragraphs have several windows, so there are 10 rows or more.
         self.assertRegex(log, r"train.json: 5 examples, \d\d rows")
         answers = self.read_json("predictions.json")
         self.assertEqual(list(answers), ["q0", "q1", "q2"])
@@ -119,7 +119,7 @@ class FinetuneSquadTest(_Case):
                 self.assertEqual(
                     context[one["start"] : one["end"]], one["answer"]
                 )
-            # Zero-width spaces do not reach the model.
+            # A zero-width space is no token, so the answer must be empty.
             (nothing,) = predictor.describe(
                 [task.example_from_row(("cat", "\u200b"))]
             )
@@ -180,7 +180,8 @@ class FinetuneSquadTest(_Case):
         self.assertEqual(
             scores, squad_metrics.evaluate(examples, answers, True)
         )
-        # Other thresholds score worse: all answers, none, and in between.
+        # No other threshold may score better: these leave none, some or all
+        # answers empty.
         nbest = self.read_json("nbest_predictions.json")
         best = {
             id: next(one["text"] for one in entries if one["text"])
@@ -374,7 +375,7 @@ class TriviaQaTest(_Case):
 
 class EnsembleTest(_Case):
     def _write_nbest(self, **systems):
-        """Writes a file a system: question to answer to probability."""
+        """Writes a file for each system: question to answer to probability."""
         for name, questions in systems.items():
             files.write_json(
                 str(self.folder / f"{name}.nbest.json"),

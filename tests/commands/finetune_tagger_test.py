@@ -18,8 +18,8 @@ _WORDS = (*_TAGS, "the", "sat", "on", "matting")
 def _write(path, count, seed, with_tags=True):
     """Writes documents whose words determine IOB1 tags; returns sentences.
 
-    Each entity is a word, so that I- is for those behind words that are none,
-    and B- for dogs behind cats.
+    Each entity is one word and has an I- tag. Only a dog right after a cat has
+    B-, because I- would join two entities of one kind.
     """
     rng = random.Random(seed)
     lines, sentences = [], []
@@ -72,7 +72,7 @@ class FinetuneTaggerTest(command_case.CommandCase):
         return self.read_json("eval_results.json")
 
     def _check_predictions(self):
-        """Compares what the model says of dev with what was written."""
+        """Compares the stored model's predictions for dev with the file's."""
         dev = self.lines("dev_predictions.jsonl")
         for row in dev:
             self.assertLen(row.pop("gold_tags"), len(row["words"]))
@@ -85,7 +85,7 @@ class FinetuneTaggerTest(command_case.CommandCase):
         self.assertNotIn("test", results)
         text = self.read("eval_results.txt")
         self.assertIn(f"eval_f1 = {results['dev']['f1']:.3}"[:14], text)
-        # The number of steps for sentences as rows: 120 of them, 4 per step.
+        # Sentences as rows: 120 rows, 4 per step, 6 epochs make 180 steps.
         self.assertAllClose(results["global_step"], 180, rtol=0.2)
         self.assertTrue((self.output / "entity_scores.png").exists())
         self.assertIn("PET ", self.read("entity_scores.txt"))

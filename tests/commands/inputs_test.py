@@ -128,7 +128,7 @@ _CASES = (
     (f"{_CHOICE} --train_file=text.csv {_NEW}",
      "text.csv has no column 'context'"),
     (f"{_TAGS} --tag_column=ner {_NEW}", "'ner'"),
-    # The last rows of files are read, and all rows together.
+    # Errors in the last row, and errors that only all rows together show.
     (f"{_OWN} --train_file=last.csv {_NEW}",
      "last.csv, line 3003 has no label"),
     (f"{_OWN} --train_file=one.csv {_NEW}", "at least 2 different labels"),
@@ -151,7 +151,7 @@ _CASES = (
      f"--label_column=topic {_NEW}", "at least two different texts of each"),
     (f"{_OWN} --train_file=one.csv --dev_fraction=0.1 {_NEW}",
      "--dev_fraction=0.1 needs two different texts of each label in one.csv"),
-    # Models to evaluate, and the columns that they store.
+    # Errors of a model to evaluate, or in the columns that it stores.
     (f"{_OWN} --output_dir=out --pretrained_model_dir=no_unk --do_eval "
      "--dev_file=one.csv", "vocab.txt lacks [UNK]"),
     (f"{_OWN} --output_dir=out --pretrained_model_dir=short --do_eval "
@@ -215,7 +215,7 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         with contextlib.chdir(folder):
             for name, values in _TASKS.items():
-                # As in the output directory of a run.
+                # A run writes its model to the folder `model` of its output.
                 os.makedirs(f"{name}/model")
                 files.write_json(f"{name}/model/task.json", values)
             for name in ("no_unk", "short"):
@@ -259,7 +259,7 @@ class InterruptTest(tf.test.TestCase, parameterized.TestCase):
         ("absl.flags", ["run/models.py"]),
         ("bert_tf.commands.models", ["run/models.py"]),
         ("absl.flags", ["bert_tf", "models"]),
-        # When the flags are parsed.
+        # This module is imported later, when the flags are parsed.
         ("bert_tf.recipes.releases", ["bert_tf", "models"]),
     )
     def test_ctrl_c_during_imports_is_one_word(self, module, command):
@@ -275,7 +275,7 @@ _FREE_BYTES = 8192
 
 
 def _command_lines(folder, out):
-    """Returns the words of each script, by its name."""
+    """Returns the arguments of each script, by its name."""
     model = f"{folder}/output/model"
     text = f"{folder}/text.txt"
     export = {"model_dir": model}

@@ -30,7 +30,7 @@ _PROGRAM = os.path.join(
 )
 _LENGTH = 12
 _NUM_STEPS = 12
-# Without dropout, the one thing that is drawn.
+# Dropout is the only random part; with it, no losses could be equal.
 _CONFIG = {
     "vocab_size": len(tiny_model.TOKENS),
     "hidden_size": 12,
@@ -68,7 +68,7 @@ _SENTENCES = (
     (("dog", "cat", ",", "the", "dog"), ("B-PET", "I-PET", "O", "O", "B-PET")),
     (("sat",), ("O",)),
 )
-# Each fills one window: transformers counts padding as possible answers.
+# Each fills a window, because transformers counts padding as answers, too.
 _QUESTIONS = (
     ("cat sat", "the dog sat on mats .", "mats"),
     ("dog", "cats , the cat . . on", "the cat"),
@@ -151,7 +151,7 @@ def _squad(folder):
     return train, {"train_file": path, "max_query_length": 4}
 
 
-# Kind to what writes its examples, their labels, and the script.
+# Kind to the function that writes its examples, the labels and the script.
 _KINDS = {
     "classification": (
         _classification,
@@ -172,9 +172,9 @@ _KINDS = {
 
 @pytest.mark.environment
 class LikeTransformersTest(tf.test.TestCase, parameterized.TestCase):
-    """AdamW, clipping, schedule, decay, heads and losses, in float32.
+    """Compares AdamW, clipping, schedule, decay, heads and float32 losses.
 
-    Each step has all examples, so that their order counts nowhere.
+    Each step has all examples, so their order does not matter.
     """
 
     @classmethod
@@ -236,11 +236,11 @@ class LikeTransformersTest(tf.test.TestCase, parameterized.TestCase):
         ours = [json.loads(line) for line in lines.splitlines()]
         self.assertLen(ours, _NUM_STEPS)
         theirs = json.loads((folder / "losses.json").read_text())
-        # The first step has a learning rate of 0.
+        # The first step's learning rate is 0, so its loss is left out.
         self.assertGreater(theirs[1] - theirs[-1], 0.2)
         self.assertAllClose([x["loss"] for x in ours], theirs, 1e-4, 1e-4)
         norms = [x["grad_norm"] for x in ours]
-        self.assertGreater(max(norms), 1.0)  # So it is clipped.
+        self.assertGreater(max(norms), 1.0)  # So clipping is tested.
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from tests.support import ports
 from tests.support import toy_models
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-# The width of a product that oneDNN computes with packed weights.
+# A product of this width is large enough for oneDNN to pack its weights.
 _WIDTH = 512
-# A start imports TensorFlow.
+# A server imports TensorFlow first, which takes long on a busy machine.
 _TIMEOUT_SECONDS = 300
 _ECHO = {"signature_name": "echo", "instances": ["é"]}
 
@@ -43,7 +43,7 @@ class ServeTest(absltest.TestCase):
 
     @contextlib.contextmanager
     def serve_forked(self, *flags):
-        """As `serve`, in a process that has imported TensorFlow before."""
+        """Like `serve`, in a process that has already imported TensorFlow."""
         grpc_port, port = ports.free(2)
         with tempfile.TemporaryFile() as log:
             process = _Forked(
@@ -88,7 +88,7 @@ class ServeTest(absltest.TestCase):
             process.communicate()
 
     def wait_until(self, condition, process):
-        """Waits for something to become true of a running process."""
+        """Waits until a condition holds; fails if the process exits first."""
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             if process.poll() is not None:
@@ -130,7 +130,7 @@ class ServeTest(absltest.TestCase):
             for thread in clients:
                 thread.start()
             self.wait_until(lambda: answers, process)
-            # An incomplete version, then a complete one.
+            # Version 3 is incomplete, so the server must load version 2.
             os.mkdir(f"{base_path}/3")
             os.rename(f"{self.folder}/2", f"{base_path}/2")
             self.wait_until(
@@ -152,7 +152,7 @@ class ServeTest(absltest.TestCase):
         self.assertNotIn("Traceback", log)
 
     def write_product(self, base_path, version, factor, precision):
-        """Writes a model that multiplies by packed weights, with a card."""
+        """Writes a model whose weights oneDNN packs, and its model card."""
         model = tf.Module()
         model.kernel = tf.Variable(tf.fill([_WIDTH, _WIDTH], factor / _WIDTH))
 
@@ -184,7 +184,7 @@ class ServeTest(absltest.TestCase):
             )
             return answer["outputs"][0]
 
-        # Float32 behaves as bfloat16 does, on CPUs without bfloat16, too.
+        # oneDNN packs float32 weights, too, so any CPU can run this test.
         with self.serve(
             f"--model_base_path={base_path}", *flags, TF_ENABLE_ONEDNN_OPTS="1"
         ) as (process, port):

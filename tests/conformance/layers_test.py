@@ -87,8 +87,8 @@ def _multiple_choice_inputs():
 
 
 _CONFIG = {"config": tiny_layers.CONFIG}
-# The outputs of the encoder give each of its weights a large gradient.
-# One layer, as other models are the encoder of two layers and a head.
+# The encoder's outputs are needed to give each weight a large gradient. One
+# layer is enough, because the entry of `BertModel` has two.
 _MODEL = {
     "config": tiny_layers.replace(num_hidden_layers=1),
     "return_encoder_outputs": True,
@@ -99,7 +99,7 @@ def _model_inputs():
     return {"inputs": tiny_layers.inputs()}
 
 
-# Each runs through all tests below.
+# Every entry runs through all tests of `LayersTest`.
 _ENTRIES = (
     Entry(layers.Projection, {"width": 6}, _hidden("inputs"), 2),
     Entry(layers.LayerNorm, {"epsilon": 0.01}, _hidden("inputs"), 2),
@@ -192,7 +192,7 @@ _ENTRIES = (
         ("embedding",),
     ),
 )
-# Base classes, which are not registered.
+# Base classes are never built themselves, so they have no entry.
 _BASES = {
     layers.BasicLayer,
     layers.BertLayer,
@@ -259,7 +259,7 @@ def _replace_in_config(path, replacements):
 )
 class LayersTest(tf.test.TestCase, parameterized.TestCase):
     def _assert_same(self, received, expected, **tolerance):
-        # Saved models return a list where the layer returned a tuple.
+        # Saved models return lists in place of tuples, so flatten both.
         for a, b in zip(
             tf.nest.flatten(received), tf.nest.flatten(expected), strict=True
         ):
@@ -350,7 +350,7 @@ class LayersTest(tf.test.TestCase, parameterized.TestCase):
         expected = layer(**entry.inputs())
         self._assert_same(call(entry.inputs()), expected, atol=1e-5)
         one = tf.nest.map_structure(lambda x: x[:1], entry.inputs())
-        if "word_embeddings" in one:  # The one input without a batch.
+        if "word_embeddings" in one:  # It has no batch axis.
             one["word_embeddings"] = entry.inputs()["word_embeddings"]
         first = tf.nest.map_structure(lambda x: x[:1], expected)
         self._assert_same(call(one), first, atol=1e-5)
@@ -375,7 +375,7 @@ class LayersTest(tf.test.TestCase, parameterized.TestCase):
             )
         weights = layer.weights
         if entry.cls is layers.Projection:
-            weights = [layer.kernel]  # The bias is for its caller.
+            weights = [layer.kernel]  # The caller adds the bias.
         gradients = tape.gradient(total, [x.value for x in weights])
         for weight, gradient in zip(weights, gradients, strict=True):
             self.assertIsInstance(gradient, tf.Tensor, weight.path)

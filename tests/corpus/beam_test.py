@@ -1,7 +1,7 @@
 """Tests of text extraction with Apache Beam.
 
-Apache Beam is in an environment of its own; the text that its results are
-compared with is extracted here, without it.
+Apache Beam is installed in an environment of its own. The expected text is
+extracted in this process, without Beam.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _TWO_PROCESSES = {
     "beam_options": "--direct_running_mode=multi_processing "
     "--direct_num_workers=2",
 }
-# Chunks are small, so that there are many; not in other processes.
+# Small chunks make many parts; Beam's worker processes keep the usual size.
 _PROGRAM = """
 import sys
 from bert_tf import commands
@@ -123,7 +123,7 @@ class BeamTest(corpus_case.CorpusCase):
         made = self.contents("out")
         self.assertEqual(made.keys(), local.keys())
         for name in local:
-            # Not assertEqual, whose message would be the contents.
+            # A failing assertEqual would print the whole contents.
             self.assertTrue(made[name] == local[name], name)
 
     def test_broken_file_is_named_and_its_parts_are_kept(self):

@@ -1,4 +1,4 @@
-"""Tests of the filters of single documents, and of filters."""
+"""Tests of the filters of documents, and of the exclusion of test data."""
 
 import bz2
 import os
@@ -57,10 +57,10 @@ class DecontaminationTest(tf.test.TestCase):
         words = [f"w{i}" for i in range(40)]
         folder = self.create_tempdir()
         folder.create_file("a.jsonl", f'{{"x": "{" ".join(words[:13])}"}}\n')
-        # Two columns of 12 words each have no 13 words in a row.
+        # Two columns of 12 words are not joined, so b.tsv has no 13 words.
         columns = "\t".join([" ".join(words[13:25]), " ".join(words[25:37])])
         folder.create_file("b.tsv", columns + "\n")
-        # A cell of several lines has.
+        # Two lines of a cell are joined, so c.csv has 13 words in a row.
         cell = " ".join(words[25:32]) + ",\n" + " ".join(words[32:38])
         folder.create_file("c.csv", f'id,text\n1,"{cell}"\n')
         hashes = filters.read_ngrams(f"{folder.full_path}/*")

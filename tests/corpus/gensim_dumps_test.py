@@ -1,4 +1,4 @@
-"""Extracts the real, shortened dumps of gensim and compares with its own text.
+"""Extracts gensim's real, shortened dumps and compares with gensim's text.
 
 gensim's `filter_wiki` removes markup with regular expressions. It keeps lists,
 captions and headers, so its text has the words of ours and more.
@@ -34,7 +34,7 @@ with bz2.open(path) as file:
         pages[page_id] = [title, wikicorpus.filter_wiki(text)]
 print(json.dumps([path, pages]))
 """
-# "Asphalt", of which gensim's regular expressions lose most.
+# gensim's regular expressions lose most of "Asphalt", so it is not compared.
 _LOST_BY_GENSIM = ("657",)
 _MANY_WORDS = 50
 
@@ -74,7 +74,7 @@ class GensimDumpsTest(tf.test.TestCase, parameterized.TestCase):
         documents, dropped = _ours(path)
         self.assertLen(documents, kept)
         counts = collections.Counter(page.reason for page in dropped.values())
-        # gensim yields the pages of all namespaces here.
+        # gensim yields all namespaces here, so no page may be unaccounted for.
         self.assertEqual(counts, reasons | {wikipedia.OTHER_NAMESPACE: others})
         self.assertEqual({*pages}, {*documents, *dropped})
         for number, page in dropped.items():

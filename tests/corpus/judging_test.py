@@ -89,8 +89,8 @@ class NearDuplicatesTest(tf.test.TestCase):
         generator = np.random.default_rng(1)
         words = [f"w{i}" for i in range(5000)]
         texts = [list(generator.choice(words, 300)) for _ in range(60)]
-        # A changed word changes 5 of 296 sequences: a similarity of
-        # (296 - 5k) / (296 + 5k) for k words.
+        # A changed word changes 5 of 296 sequences, so after k changes the
+        # similarity is (296 - 5k) / (296 + 5k).
         for copy, changes in ((0, 2), (1, 3), (2, 25)):
             changed = list(texts[copy])
             for place in range(changes):
@@ -108,7 +108,7 @@ class NearDuplicatesTest(tf.test.TestCase):
             self.assertNear(equal.mean(), similarity, 0.09)
 
     def test_reports_documents_that_are_not_compared(self):
-        # 9 documents with one equal band, and little else in common.
+        # One equal band makes 9 documents candidates, too many for 3 rounds.
         signatures = np.arange(9 * 128, dtype=np.uint32).reshape(9, 128)
         signatures[:, :7] = 1
         with (
@@ -137,7 +137,7 @@ class SamplingTest(tf.test.TestCase):
     def test_shares_follow_the_formula(self):
         documents = np.array([15000, 4000, 1000])
         languages = np.repeat([0, 1, 2], documents)
-        # Documents of unequal sizes, so that each counts by its characters.
+        # Sizes differ, because a language's share counts characters.
         sizes = np.random.default_rng(2).lognormal(6, 1, 20000).astype(int)
         shares = np.bincount(languages, sizes) / sizes.sum()
         for exponent in (0.0, 0.3, 0.7):

@@ -107,7 +107,7 @@ class FormatsTest(corpus_case.CorpusCase):
 
     @pytest.mark.slow
     def test_wikipedia_gives_the_reviewed_text(self):
-        # Several streams, cut inside a page, as multistream dumps are read.
+        # Two streams, cut inside a page, must read as a multistream dump does.
         dump = _DUMP.read_bytes()
         path = self.folder / "dewiki-pages-articles.xml-p1p9.bz2"
         path.write_bytes(bz2.compress(dump[:900]) + bz2.compress(dump[900:]))
@@ -170,7 +170,7 @@ class OutputTest(corpus_case.CorpusCase):
             (self.folder / "a.jsonl.gz").write_bytes(data)
             made = os.listdir(self.folder / "x.txt.gz.work" / "parts")
             times = {x: self._time(x) for x in made}
-            # Killed after two shards.
+            # Stopped after two shards, which must not be written again.
             with (
                 mock.patch.object(run.os, "cpu_count", return_value=1),
                 mock.patch.object(run.writing, "write", _write_some(2)),
@@ -187,7 +187,7 @@ class OutputTest(corpus_case.CorpusCase):
                 os.stat(self.folder / shards[0]).st_ino, shard.st_ino
             )
             first = [(self.folder / name).read_bytes() for name in names]
-            # As if killed while it removed its work.
+            # A kill during cleanup leaves this folder, which must be removed.
             self.assertFalse((self.folder / "x.txt.gz.work").exists())
             (self.folder / "x.txt.gz.work" / "parts").mkdir(parents=True)
             finished = self.extract("a.jsonl.gz", "x.txt.gz", **flags)
@@ -209,7 +209,7 @@ class OutputTest(corpus_case.CorpusCase):
         )
         for piece in pieces:
             self.assertBetween(len(piece), 550, 650)
-        # Of a part of the corpus the same documents are held out.
+        # A part of the corpus must hold out the same documents.
         self.extract("b.jsonl", "y.txt", heldout_share=0.1)
         part = set(self.read("y_heldout.txt").strip().split("\n\n"))
         self.assertEqual(part, heldout & set(texts[:100]))
@@ -244,9 +244,9 @@ class OutputTest(corpus_case.CorpusCase):
                 finished = sorted(set(shards) & {*os.listdir(folder)})
                 reached.add(len(finished))
                 filler.unlink()
-                # Unmaps the files of the traceback, which take space.
+                # The traceback keeps files mapped, so collect it to free disk.
                 gc.collect()
-                # Each size starts from nothing, and one resumes.
+                # Each size starts with an empty folder; two shards resume.
                 if len(finished) != 2:
                     for name in set(os.listdir(folder)):
                         _remove(pathlib.Path(folder, name))
@@ -320,7 +320,7 @@ def _remove(path):
 
 
 def _write_some(count):
-    """Returns `writing.write` that is interrupted after `count` files."""
+    """Returns a `writing.write` that raises after `count` files."""
     left = iter(range(count))
     write = run.writing.write
 
@@ -377,7 +377,7 @@ class DrawTest(tf.test.TestCase):
 class SlowPagesTest(corpus_case.CorpusCase):
     @pytest.mark.slow
     def test_drops_pages_that_the_parser_cannot_finish(self):
-        # Templates that are not closed take the parser, in C, minutes.
+        # The parser, in C, takes minutes for these pages, so it is stopped.
         pages = ["First.", "{{a|" * 20000, "Second.", "<b>" * 40000, "Third."]
         self.write("a.xml", corpus_case.dump(pages))
         with mock.patch.object(wikipedia, "_MAX_SECONDS", 0.5):
@@ -497,7 +497,7 @@ class BadInputTest(corpus_case.CorpusCase):
     def test_utf16_with_a_mark(self, encoding):
         text = "Str\u00f6me.\n\n\U00020000 und mehr.\n"
         self.write("a.txt", ("\ufeff" + text).encode(encoding))
-        # Characters are cut between blocks.
+        # Blocks of 3 bytes cut characters, which must be joined again.
         with mock.patch.object(compression, "_BLOCK_BYTES", 3):
             self.extract("a.txt")
         self.assertEqual(self.read(), text)

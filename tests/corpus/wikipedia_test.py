@@ -44,12 +44,12 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         ("{{صفحة توضيح}}", True),
         ("{{ توضيح }}", True),
         ("{{అయోమయ నివృత్తి}}", True),
-        # Marks a link of an article.
+        # This template marks a link, so the page is an article.
         ("{{Disambiguation needed|date=May}}", False),
         ("{{Voir homonymes}}", False),
         ("{{Begriffsklärungshinweis}}", False),
         ("{{dpa}}", False),
-        # Links from an article to the disambiguation page of its name.
+        # These templates link an article to a disambiguation page.
         ("{{значения|Ядро (значения)}}", False),
         ("{{Другие значения}}", False),
         ("{{توضيح|3=القاهرة (توضيح)}}", False),
@@ -112,15 +112,15 @@ _HIDDEN = frozenset({"datei", "file", "image", "media", "category"})
 
 class ExtractTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
-        # Older names of the namespace of files, which no header has.
+        # A dump's header lacks these older names of the namespace of files.
         ("[[Bild:A b.JPG|mini|Mit [[Link]]]]Der Text.", "Der Text."),
         ("[[Imagen:A.svg]]El [[Kurs:Ort.de|texto]].", "El texto."),
         ("[[:Datei:A.jpg|Eine Datei]] und [[A: B]].", "Eine Datei und A: B."),
-        # Several scripts.
+        # The first variant in -{...}- is kept; one with the flag H is not.
         ("-{zh-hans:简体; zh-hant:繁體}-和-{原文}-。", "简体和原文。"),
         ("-{H|zh-hans:a;zh-hant:b}--{A|zh-cn:甲;zh-tw:乙}-丙。", "甲丙。"),
         ("-{zh-cn:[[计算机]]; zh-tw:電腦}-；-{a:b}-", "计算机；a:b"),
-        # Markup that nests or is not closed.
+        # Nested or unclosed markup must not swallow the text behind it.
         ("A<ref name=x>b {{c|d=[[e]]}}</ref> f<ref name=x /> g.", "A f g."),
         ("Is {{a|{{b|{{c}}}}|d}}here.", "Is here."),
         ("{|\n| a\n{|\n| b\n|}\n|}\nBehind.", "Behind."),

@@ -146,7 +146,7 @@ class CreateTest(record_case.RecordCase):
 
 class InterruptedRunTest(record_case.RecordCase):
     def _interrupt(self, config):
-        """Ends a run without a chance to tidy up, as a kill would."""
+        """Interrupts a run before it tidies up, as a kill would."""
         with mock.patch.object(
             pretraining_data, "write_report", side_effect=KeyboardInterrupt
         ):
@@ -173,7 +173,7 @@ class InterruptedRunTest(record_case.RecordCase):
         pretraining_data.create(killed)
 
         made = self._contents("killed")
-        # The manifests name their own output file.
+        # A manifest names its output file, so the two differ.
         del (
             made["x.tfrecord.manifest.json"],
             expected["x.tfrecord.manifest.json"],
@@ -233,7 +233,7 @@ class BadInputTest(record_case.RecordCase):
         before = sorted(os.listdir(self.folder))
         with self.assertRaisesRegex(UserError, message):
             pretraining_data.create(self._config(**flags))
-        # An empty folder is no result.
+        # A refused run may leave an empty folder, but nothing in it.
         if os.path.exists(self.path("out")):
             self.assertEqual(os.listdir(self.path("out")), [])
             os.rmdir(self.path("out"))
@@ -282,7 +282,7 @@ class BadInputTest(record_case.RecordCase):
         examples = record_files.read(path)
         weights = examples["masked_lm_weights"]
         self.assertEqual(weights.shape[1], 33)
-        # All but [CLS] and two [SEP].
+        # All tokens but [CLS] and two [SEP] are predicted.
         expected = examples["input_mask"].sum(axis=1) - 3
         self.assertAllEqual(weights.sum(axis=1), expected)
 
@@ -329,8 +329,8 @@ class RecordCountsTest(tf.test.TestCase):
             "input_ids": [[2, 4, 11, 9, 3, 0], [2, 4, 21, 22, 8, 3]],
             "input_mask": [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]],
             "masked_lm_positions": [[1, 2, 3, 0], [1, 4, 0, 0]],
-            # [MASK], kept, random; [MASK], random. Where the weight is 0, the
-            # id of position 0 must not count as kept.
+            # Row 0: [MASK], kept, random; row 1: [MASK], random. Where the
+            # weight is 0, the id of position 0 must not count as kept.
             "masked_lm_ids": [[10, 11, 12, 2], [20, 24, 2, 2]],
             "masked_lm_weights": np.float32([[1, 1, 1, 0], [1, 1, 0, 0]]),
             "next_sentence_labels": [[1], [0]],
@@ -432,8 +432,8 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
             )
 
     @parameterized.parameters(
-        # Records of 7, 39 and 40 tokens, 1, 2 and 5 of each, with 3 special
-        # tokens, or 2 if there is one segment.
+        # 1, 2 and 5 records of 7, 39 and 40 tokens. 3 tokens are special (2
+        # in one segment), so the longest record has 37 (38) predictions.
         ({"left_to_right": True}, None),
         (
             {"left_to_right": True, "max_predictions_per_seq": 36},
@@ -448,7 +448,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
             "7 of 8 records .*=20: 124 of 269 are left out; 38 would hold all",
         ),
         ({"max_predictions_per_seq": 6}, None),
-        # 15% of 7, 39 and 40 are 1, 6 and 6.
+        # 15% of 7, 39 and 40 tokens are 1, 6 and 6: 1 + 2*6 + 5*6 = 43.
         ({"max_predictions_per_seq": 5}, "7 of 43 are .*; 6 would"),
     )
     def test_warns_of_predictions_that_do_not_fit(self, flags, message):

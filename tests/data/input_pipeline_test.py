@@ -20,7 +20,7 @@ _TOTAL = sum(_COUNTS)
 
 
 def _expected_order(seed, epoch, files_per_group=3, records_per_block=6):
-    """An epoch's record numbers, by plain simulation of the three rules."""
+    """Returns an epoch's record numbers by simulating the three rules."""
     firsts = np.cumsum([0, *_COUNTS])
     order = input_pipeline.file_order(len(_COUNTS), seed, epoch).numpy()
     sequence = []
@@ -135,7 +135,7 @@ class PretrainingInputTest(files_case.FolderCase):
         (later,) = data.dataset(_TOTAL).take(1)
         for name, value in second.items():
             self.assertAllEqual(value, later[name])
-        # The same record has other masks in another epoch.
+        # Most records must have other masks in another epoch.
         rows = [np.argsort(b["example_index"]) for b in (first, second)]
         order = [_expected_order(3, epoch) for epoch in (0, 1)]
         differ = 0
@@ -194,13 +194,13 @@ class PretrainingInputTest(files_case.FolderCase):
                 pass
         explained = data.explain(caught.exception)
         self.assertRegex(str(explained), "record 1 .*must have 8 .*: 9")
-        # Other errors are not explained.
+        # Lack of memory is not the files' fault, so no file is named.
         other = tf.errors.ResourceExhaustedError(None, None, "no memory")
         self.assertIsNone(data.explain(other))
 
 
 class DamagedRecordsTest(tf.test.TestCase):
-    """Blank records replace damaged ones; the others keep their places."""
+    """Blank records replace damaged ones, so no other record moves."""
 
     def setUp(self):
         super().setUp()
@@ -313,7 +313,7 @@ class RecordOrderTest(tf.test.TestCase):
         starts = [input_pipeline.find_start(counts, i, 3) for i in range(9)]
         self.assertEqual(
             [(start.files[0], start.skips[0]) for start in starts],
-            # Two groups of three files that take turns.
+            # Two groups of three files; the files of a group take turns.
             [(0, 0), (2, 0), (0, 1), (2, 1), (2, 2)]
             + [(3, 0), (5, 0), (5, 1), (5, 2)],
         )

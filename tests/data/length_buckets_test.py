@@ -13,7 +13,7 @@ _EIGHTS = length_buckets.every_multiple(128)
 
 
 def _lengths(count, seed=0):
-    """Lengths like those of sentences: mostly short, a few at the limit."""
+    """Returns lengths as of sentences: mostly short, a few at the limit."""
     drawn = np.random.default_rng(seed).lognormal(3.0, 0.6, count)
     return np.clip(drawn, 3, 128).astype(np.int64)
 
@@ -40,8 +40,8 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
             lengths, size, 5, num_batches, allowed
         )
         self.assertLen(batches, num_batches)
-        # As many epochs as fit, and of the next one nothing twice. Windows may
-        # reach over the end of an epoch, but one that is cut off may not.
+        # A whole epoch has each index once, a partial one at most once, though
+        # windows sort indices across the ends of epochs.
         times = np.bincount(_indices(batches), minlength=count)
         whole = num_batches * size // count
         self.assertEqual(times.min(), whole)
@@ -50,7 +50,7 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
         for batch in batches:
             self.assertLen(batch.indices, size)
             longest = lengths[batch.indices].max()
-            # The least allowed length that is enough.
+            # A longer batch than necessary would waste computation.
             self.assertEqual(
                 batch.length, min(a for a in allowed if a >= longest)
             )
@@ -65,14 +65,14 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
             return [(b.length, *b.indices.tolist()) for b in batches]
 
         self.assertEqual(plan(3), plan(3))
-        # Not the same batches in another order either.
+        # Another seed must not make equal batches in another order.
         self.assertLess(len(set(plan(3)) & set(plan(4))), 3)
 
     def test_one_length_is_shuffled_like_the_original(self):
         lengths = _lengths(100)
         batches = length_buckets.training_batches(lengths, 25, 0, 4, (128,))
         self.assertEqual([batch.length for batch in batches], [128] * 4)
-        # Shuffled, and not by length.
+        # The order is random, so it must not depend on the length.
         order = _indices(batches)
         self.assertNotAllEqual(order, np.arange(100))
         self.assertLess(

@@ -70,7 +70,7 @@ class VocabularyBuildingTest(files_case.FilesCase):
         common = "some words that are there often enough to be learned\n\n" * 30
         text = common + "secretword secretword\n\n" + common
         path = self.write("text.txt", text)
-        # Only the middle one of 61 documents is held out.
+        # Only the middle one of 61 documents, "secretword", is held out.
         vocabulary, report = self.learn(
             path, vocab_size=160, heldout_fraction=1 / 31
         )
@@ -88,8 +88,8 @@ class VocabularyBuildingTest(files_case.FilesCase):
             path = self.write("text.txt.gz", file.read())
         flags = {"vocab_size": 700, "num_unused": 99}
         vocabulary, report = self.learn(path, num_processes=1, **flags)
-        # Elsewhere with more workers, smaller batches, other hashes, and
-        # counts that go to the disk.
+        # Another process must learn the same with more workers, smaller
+        # batches, another hash seed and counts on disk.
         output_file = os.path.join(self.folder, "again.txt")
         program = (
             "from bert_tf.data import vocabulary_building as building\n"
@@ -189,7 +189,7 @@ class WordCountsTest(tf.test.TestCase, parameterized.TestCase):
                 )
                 for word, count in part:
                     expected[word] += count
-            # Twice, as the words are read for learning and for the report.
+            # Learning and the report each read the words, so read them twice.
             for _ in range(2):
                 self.assertEqual(list(counts.items()), sorted(expected.items()))
 

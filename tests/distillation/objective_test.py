@@ -19,7 +19,7 @@ from bert_tf.tasks.tagging.task import TaggingTask
 
 _B, _S, _H, _I = 4, 5, 6, 8
 _HEAT = 2.0
-# One full row, rows of unequal lengths, and one with a single token.
+# A full row, two shorter rows, and a row with a single token.
 _MASK = (np.arange(_S) < np.array([5, 3, 1, 4])[:, None]).astype(np.int32)
 _NO_PAIRS = LayerPairs((), None, 0.02)
 
@@ -95,7 +95,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         task = self._classification(class_weights=(1.0, 2.0, 0.5))
         student, teacher = self.draw(_B, 3), self.draw(_B, 3)
         labels = np.int32([0, 1, 2, 1])
-        # The third row has no label, so its 2 means nothing.
+        # The third row has no label, so its 2 must not count.
         is_labeled = np.float32([1, 1, 0, 1])
         values = self._minimize(
             task,
@@ -270,7 +270,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
                 losses.append(np.square(projected - other).mean(-1))
             else:
                 dot = (projected * other).sum(-1)
-                # A state of zeros has no direction.
+                # The floor avoids a division by 0 for a state of zeros.
                 dot /= np.maximum(np.linalg.norm(projected, axis=-1), 1e-9)
                 losses.append(1 - dot / np.linalg.norm(other, axis=-1))
         hidden = np.average(np.mean(losses, axis=0), weights=_MASK)
@@ -282,7 +282,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_attention_of_each_head(self):
         def draw():
-            # No head attends to the last token.
+            # The last token has the probability 0, which must not give NaN.
             logits = self.draw(_B, 2, _S, _S) - [0, 0, 0, 0, 1e4]
             return tf.cast(special.softmax(logits, -1), tf.bfloat16)
 

@@ -57,7 +57,7 @@ class DistillTest(files_case.FilesCase):
         self.teacher = tiny_model.write_task(
             self.path("teacher"), _TASK, config=tiny_model.CONFIG
         )
-        # Compiling takes most of the time, and makes no difference here.
+        # Compiling would take most of the time without changing a result.
         self.enter_context(mock.patch.object(Devices, "fuse", False))
 
     def flags(self, **values):
@@ -84,7 +84,7 @@ class DistillTest(files_case.FilesCase):
 
     @pytest.mark.thorough
     def test_interrupted_equals_uninterrupted(self):
-        """With a projection, unlabeled rows and --keep_best."""
+        """Resumes a run with a projection, unlabeled rows and --keep_best."""
         rows = "text\nthe cat sat\ndog\n東 on the mat\n"
         flags = {
             "num_hidden_layers": 1,
@@ -110,7 +110,7 @@ class DistillTest(files_case.FilesCase):
         self.assertEqual(self._lines("twice"), self._lines("through"))
         self._assert_same_state("through", "twice")
         self.assertEqual(self._teacher_hash(), before)
-        # Fifty rows with labels and three without, four a step.
+        # 50 rows with labels and 3 without, 4 per step, make 13 steps.
         self.assertLen(self._lines("through"), 13)
         self._check_output(results)
 
@@ -344,7 +344,7 @@ class EachTaskTest(files_case.FilesCase):
 
     @parameterized.parameters(_write_choices, _write_scores, _write_tags)
     def test_losses_of_equal_and_other_students(self, write):
-        """The first student equals its teacher, which has no dropout."""
+        """Compares one student that equals its teacher, and another one."""
         task = write(self)
         path = self.path("teacher")
         tiny_model.write_task(
@@ -581,7 +581,7 @@ class StudentTest(files_case.FilesCase):
                 self.teacher.weights[name] @ projection,
                 atol=1e-3,
             )
-        # No other projection keeps more of the words.
+        # Equal singular values: no projection to 8 values keeps more.
         self.assertAllClose(
             np.linalg.svd(made.weights[words], compute_uv=False),
             np.linalg.svd(theirs, compute_uv=False)[:8],

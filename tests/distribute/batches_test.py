@@ -13,7 +13,7 @@ logical_devices.make()
 
 
 def _numbers(batch_size):
-    """Batches of the numbers from 1 on, with masks that are not blank."""
+    """Returns batches of the numbers from 1, with masks of ones."""
     dataset = tf.data.Dataset.range(1, 100).batch(
         batch_size, drop_remainder=True
     )
@@ -29,10 +29,10 @@ class StepPlanTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ((24,), 24, 1),
         ((24, 2, 4), 4, 3),
-        # 9 rows for two: 5 and 4; 32 for three: 11 and less.
+        # Two replicas get 5 and 4 of 9 rows; three get 11, 11 and 10 of 32.
         ((9, 2), 5, 1),
         ((32, 3, 4), 4, 3),
-        # 10 rows, at most 8 at once: not 8 and 2.
+        # 10 rows, at most 8 at once, are 5 and 5: 8 and 2 would pad 6 rows.
         ((10, 1, 8), 5, 2),
         ((2, 4), 1, 1),
     )

@@ -44,7 +44,7 @@ class FindTest(tf.test.TestCase, parameterized.TestCase):
     def test_reads_tf_config(self, task, jobs, index):
         expected = Cluster(("a:1", "b:2"), index)
         self.assertEqual(_find(_variable(task, **jobs)), expected)
-        # Also if the flags agree, or do not name the workers.
+        # The flags may agree, or not name the workers at all.
         flags = {"worker_hosts": "a:1,b:2", "task_index": index}
         self.assertEqual(_find(_variable(task, **jobs), **flags), expected)
         self.assertEqual(
@@ -137,7 +137,7 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
             clusters.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
         self.assertEqual([other.join() for other in others], [None, None])
         self.assertIn("All 3 workers are running", "\n".join(logs.output))
-        for host in hosts:  # TensorFlow listens on it next.
+        for host in hosts:  # TensorFlow must be able to listen.
             socket.create_server(("", _port(host))).close()
 
     @parameterized.parameters(
@@ -148,14 +148,14 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
     def test_logs_missing_workers_and_the_reason(self, listener, reason):
         hosts = [*worker_processes.free_hosts(2)]
         if listener == "a name":
-            # Without the network, which may be slow.
+            # A real look-up would need the network, which may be slow.
             unknown = mock.patch.object(
                 socket, "create_connection", side_effect=socket.gaierror
             )
             self.enter_context(unknown)
         cluster = Cluster(tuple(hosts), 0)
         if listener == "a program":
-            # It reads the greeting and ends the connection.
+            # This program reads the greeting, answers and disconnects.
             program = socket.create_server(("", _port(hosts[1])))
             self.addCleanup(program.close)
 
@@ -185,7 +185,7 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
             try:
                 caller = socket.create_connection(address)
             except ConnectionRefusedError:
-                continue  # It does not listen yet.
+                continue  # The worker is still starting.
             with caller:
                 caller.sendall(lines.pop())
         self.assertTrue(first._thread.is_alive())
@@ -193,13 +193,13 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual([first.join(), second.join()], [None, None])
 
     @parameterized.product(
-        # Index and hosts in the greeting of the other worker: the first one's
-        # command on the second host, two orders, another number of workers.
+        # Index and hosts in the other worker's greeting: a copy of the first
+        # worker's command, two other orders, another number of workers.
         identity=[(0, "ab"), (1, "ba"), (0, "ba"), (1, "abc")],
         calls=[True, False],
     )
     def test_refuses_another_order_or_the_same_index(self, identity, calls):
-        # With `calls` it waits this long for an answer that does not come.
+        # With `calls` the first worker gets no answer, so it waits this long.
         self.enter_context(
             mock.patch.object(
                 clusters, "_SECONDS_TO_ANSWER", 1.0 if calls else 60.0
@@ -213,12 +213,12 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
             "stop": False,
         }
         line = json.dumps(greeting).encode() + b"\n"
-        # Acts as the other worker.
+        # The test acts as the other worker.
         listener = socket.create_server(("", _port(hosts[1])))
         self.addCleanup(listener.close)
         first = _WaitingWorker(hosts, 0)
         if calls:
-            # The first worker calls before the other one can answer.
+            # Drops the first worker's call, so that the test calls first.
             listener.accept()[0].close()
             address = ("127.0.0.1", _port(hosts[0]))
             other = socket.create_connection(address)
@@ -252,7 +252,7 @@ class WaitForAllTest(tf.test.TestCase, parameterized.TestCase):
             clusters._Meeting, "greet_missing", stop_once_two_are_running
         ):
             with self.assertRaisesRegex(Preempted, "on SIGTERM"):
-                # The third worker is never started.
+                # The third worker never starts, so only SIGTERM ends this.
                 clusters.wait_for_all(Cluster(hosts, 0), poll_seconds=0.01)
         error = other.join()
         self.assertIsInstance(error, Preempted)
@@ -326,7 +326,7 @@ class ExplainTest(tf.test.TestCase, parameterized.TestCase):
 
 class WatchTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
-        # Never twice in a row.
+        # No worker is silent twice in a row, so the process continues.
         (([2], [], [0], [2], [0]), None),
         (([], [0], [0, 2]), "Worker 0 (the chief, at a:1) is gone"),
         (([0, 2], [2]), "Worker 2 (at c:3) is gone"),
@@ -379,12 +379,12 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(waits[2], worker_health._GRACE)
 
     @parameterized.parameters(
-        # Values of `is_finishing` until the checkpoint is written; then
-        # training ends, or hangs.
+        # Values of `is_finishing` until the checkpoint is written. Then
+        # training ends, or hangs and must be reported.
         ([True, True, True, False], True, []),
         ([True, True, False], False, ["Worker 0"]),
         ([False], False, ["Worker 0"]),
-        # It never ends.
+        # Writing never ends, so only the time limit reports the worker.
         (itertools.repeat(True), False, ["Worker 0"]),
     )
     def test_gives_training_time_to_finish(self, is_finishing, ends, expected):
@@ -414,7 +414,7 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
 @pytest.mark.slow
 class WorkersTest(tf.test.TestCase):
     def test_two_workers_share_rows_and_errors(self):
-        # One start for all checks, as each takes ten seconds.
+        # A start takes ten seconds, so all checks share one.
         path = os.path.join(self.create_tempdir().full_path, "a.tfrecord")
         record_files.write(path, range(workers_program.NUM_RECORDS))
         with worker_processes.started(
@@ -432,14 +432,14 @@ class WorkersTest(tf.test.TestCase):
                 "there, and 0 on the chief",
             )
             self.assertEqual(result["from_chief"], {"token": 0})
-            # The count of the chief, and the stop of any worker.
+            # All get the chief's count, and stop as soon as one worker stops.
             self.assertEqual(result["next_calls"], [[3, False], [3, True]])
             self.assertRegex(
                 logs[index], rf"(?m)^\[worker {index}\] \d\d:\d\d:\d\d "
             )
             self.assertIn("All 2 workers are running", logs[index])
 
-        # Each worker has its rows of each batch; together, each record once.
+        # Each worker must have its own rows, and both each record once.
         rows = np.array([result["rows"] for result in results])
         self.assertEqual(rows.shape, (2, 12))
         self.assertAllEqual(rows[0, :4], [0, 1, 2, 3])
@@ -448,7 +448,7 @@ class WorkersTest(tf.test.TestCase):
             np.sort(rows[rows >= 0]), np.arange(workers_program.NUM_RECORDS)
         )
 
-        # The second worker failed, and the first one reports its error.
+        # The second worker failed, so the first one must report its error.
         self.assertIn("ERROR: No space is left.", logs[1])
         self.assertRegex(
             logs[0], r"ERROR: Worker 1 \(at .*\) stopped: No space is left"

@@ -36,7 +36,7 @@ class DevicesTest(tf.test.TestCase, parameterized.TestCase):
         )
         with devices.together():
             (values, *_), _ = coordinator.agree.call_args
-        # The precision chosen for --mixed_precision=auto.
+        # Workers compare the precision that auto chose, not the flag.
         self.assertEqual(
             values, {"the device": "CPU", "the precision": "float32"}
         )
@@ -127,12 +127,12 @@ class BuildStrategyTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("one_device", 0, tf.distribute.OneDeviceStrategy, 1),
         ("one_device", 1, tf.distribute.OneDeviceStrategy, 1),
-        # Logical CPU devices are for tests; "auto" does not use them.
+        # Logical CPU devices are for tests only, so "auto" takes one.
         ("auto", 0, tf.distribute.OneDeviceStrategy, 1),
         ("mirrored", 0, tf.distribute.MirroredStrategy, 4),
         ("mirrored", 2, tf.distribute.MirroredStrategy, 2),
         ("mirrored", 1, tf.distribute.MirroredStrategy, 1),
-        # A cluster of one worker.
+        # A cluster of one worker exchanges nothing, so one device is enough.
         ("multi_worker_mirrored", 0, tf.distribute.OneDeviceStrategy, 1),
     )
     def test_uses_the_requested_devices(self, name, count, kind, replicas):
@@ -181,7 +181,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
         ("auto", "avx512_bf16", "bfloat16", "has avx512_bf16"),
         ("auto", "amx_tile amx_bf16", "bfloat16", "has amx_bf16"),
         ("bfloat16", "amx_bf16", "bfloat16", "--mixed_precision=bfloat16"),
-        # Never emulated, even on request.
+        # Emulated bfloat16 is slow, so even a request gives float32.
         ("bfloat16", "avx512f", "float32", "would only emulate"),
         ("float16", "avx512f", "float16", "--mixed_precision=float16"),
     )

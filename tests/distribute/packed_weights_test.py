@@ -12,7 +12,7 @@ from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from tests.support import scripts
 
-# Prints the variable after `assume`, before and after an import.
+# Prints the variable after `assume`, called before or after an import.
 _ASSUME = """
 import json, os, sys
 from bert_tf.distribute import packed_weights

@@ -36,7 +36,7 @@ _WORDS = ("the", "dog", "on", "mat", "sitting", "東")
 
 
 def _write_reviews(path, count, seed):
-    """Writes reviews in which each cat is worth a star."""
+    """Writes reviews with one star, and one more for each "cat"."""
     rng = random.Random(seed)
     stars = [rng.randint(1, 5) for _ in range(count)]
     with open(path, "w", encoding="utf-8", newline="") as file:

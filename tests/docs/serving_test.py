@@ -1,4 +1,4 @@
-"""The examples of docs/serving.md, run against models with such heads."""
+"""Runs the examples of docs/serving.md on models with the same heads."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ _PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/serving.md"
 _EXAMPLE = re.compile(r"```bash\n(curl -d .*)\n```\n\n```json\n(.*)\n```")
 _PYTHON = re.compile(r"(?ms)^```python\n(.*?)^```$")
 _GRPC, _REST = "localhost:8500", "localhost:8501"
-# Models with the heads of the page.
+# The page's names of models, and the kinds of their heads.
 _HEADS = {
     "topics": "classification",
     "names": "tagging",
@@ -29,12 +29,12 @@ _HEADS = {
 
 
 def _form(value):
-    """Returns what kind of JSON value it is, whatever its contents."""
+    """Returns the keys and types of a JSON value, without its contents."""
     if isinstance(value, dict):
         return {name: _form(each) for name, each in value.items()}
     if isinstance(value, list):
         forms = [_form(each) for each in value]
-        # Of numbers of words and the like a random model has its own.
+        # A random model's lists have other lengths, so a form counts once.
         return [form for i, form in enumerate(forms) if form not in forms[:i]]
     return type(value).__name__
 

@@ -235,9 +235,9 @@ class ArchitectureTest(tf.test.TestCase):
 
 
 _PAGES_WITH_BLOCKS = docs_blocks.pages()
-# docs/adding_a_task.md shows how to write this one.
+# docs/adding_a_task.md shows how to write this script, so run/ lacks it.
 _EXAMPLES = ("run/finetune_stars.py",)
-# docs/scaling.md leaves flags out.
+# docs/scaling.md leaves flags out of commands, so they cannot be parsed.
 _DOTS = "..."
 
 
@@ -291,7 +291,7 @@ class BlocksTest(tf.test.TestCase, parameterized.TestCase):
         ]
         left = list(docs_blocks.not_executed())
         self.assertTrue(all(x.reason for x in left))
-        # The others are executed by the test that the reason names.
+        # A block that is not run here must name the test that executes it.
         nowhere = []
         for block in left:
             tests = re.findall(r"tests/[\w/]+\.py", block.reason)
@@ -320,7 +320,7 @@ class CommandsTest(tf.test.TestCase, parameterized.TestCase):
 
 _DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 _PAGE = _DOCS / "scaling.md"
-# Has the tables and inputs that the page leaves out.
+# The log has the tables and inputs that the page leaves out.
 _LOG = _DOCS.parent / "benchmarks" / "log.md"
 
 
@@ -373,7 +373,7 @@ class ScalingTableTest(tf.test.TestCase, parameterized.TestCase):
         shapes = [
             *[(length, 6, 6)] * 4,  # Query, key, value, output.
             *[(length, 6, 10), (length, 10, 6)],
-            *[(length, 3, length), (length, length, 3)] * 2,  # Of each head.
+            *[(length, 3, length), (length, length, 3)] * 2,  # For each head.
         ] * layers
         shapes += [(1, 6, 6), (predictions, 6, 6), (predictions, 6, 11)]
         products = sum(
@@ -385,7 +385,7 @@ class ScalingTableTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class _Checker(doctest.OutputChecker):
-    """Accepts what is printed where the example shows nothing."""
+    """Accepts any output where the example shows none."""
 
     def check_output(self, want, got, optionflags):
         return not want or super().check_output(want, got, optionflags)
@@ -407,7 +407,7 @@ class ExamplesTest(tf.test.TestCase):
         folder = self.create_tempdir().full_path
         for name in os.listdir(made):
             os.symlink(os.path.join(made, name), os.path.join(folder, name))
-        # Exporters read what `save_model` writes.
+        # Exporters come last, because they read what `save_model` writes.
         names = sorted(bert_tf.__all__, key=lambda x: x.startswith("export"))
         with contextlib.chdir(folder):
             for name in names:

@@ -97,7 +97,7 @@ class FindTest(DataTestCase):
         )
         for task in found.values():
             prepared = data.prepare(task, self.folder, 20, 10)
-            # One row of each label, at least.
+            # Every label keeps a row, so there may be more than 20 rows.
             self.assertBetween(prepared.num_train, 20, 90)
             if task.metric == "accuracy":
                 self.assertBetween(prepared.majority, 10, 100)
@@ -229,7 +229,7 @@ class PrepareTest(DataTestCase):
 
 class CorpusTest(DataTestCase):
     def _split(self, names, megabytes=None):
-        """Returns the documents to train on, and those held out."""
+        """Returns the training documents and the held-out documents."""
         scale = {"corpus_megabytes": megabytes, "held_out_megabytes": 1.0}
         sums = data.find_corpus(",".join(names))
         folder = os.path.join(self.folder, data.corpus_name(sums, scale))
@@ -245,7 +245,7 @@ class CorpusTest(DataTestCase):
         train, held_out = self._split(names)
         self.assertEmpty({*train} & {*held_out})
         self.assertLen({*train, *held_out}, 300)
-        # 2% of the text, in both files.
+        # 2% of 600 documents are about 12; the two files have equal texts.
         self.assertBetween(len(held_out), 8, 16)
 
     def test_cut_corpus_holds_out_the_same_documents(self):

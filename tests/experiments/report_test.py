@@ -15,7 +15,7 @@ from tests.support import files_case
 _ROOT = pathlib.Path(__file__).parents[2]
 _COMMITTED = _ROOT / "benchmarks" / "results" / "experiments" / "small"
 _SEEDS = (11, 12, 13)
-# By row: scores on SQuAD and names by seed, and a perplexity.
+# Row to its scores on SQuAD and on names by seed, and its perplexity.
 _SCORES = {
     "bert": ((48.0, 49.5, 51.0), (55.0, 57.0, 56.0), (30.5,)),
     "no_nsp": ((47.5, 50.0, 50.0), (56.0, 58.5, 57.25), (31.0,)),
@@ -28,7 +28,7 @@ _CLAIMS = (
     ("ltr_bilstm", "squad", "above", "ltr_no_nsp"),
     ("no_nsp", "names", "below"),
     ("no_nsp", "perplexity", "above"),
-    # Left out, as the table does not have them.
+    # The table lacks this row and this column, so the claims are left out.
     ("no_nsp", "squad", "below", "missing_row"),
     ("no_nsp", "missing_column", "below"),
 )
@@ -89,7 +89,7 @@ class PaperTest(tf.test.TestCase):
                     self.assertLen(row["values"], len(table["columns"]))
         for row in paper["table1"]["rows"].values():
             *scores, average = row["values"].values()
-            # The server averages unrounded scores.
+            # The server averages unrounded scores, so allow for rounding.
             self.assertAllClose(sum(scores) / 9, average, atol=0.07)
 
 
@@ -126,7 +126,7 @@ class ReportTest(files_case.FolderCase):
         missing, failed, other = (f"table5-no_nsp-squad-{x}" for x in _SEEDS)
         self._path("cells", f"{missing}.json").unlink()
         self._path("cells", f"{failed}.json").unlink()
-        for cell in (failed, other):  # The last was done again.
+        for cell in (failed, other):  # `other` succeeded later.
             path = self._path("cells", f"{cell}.failed.json")
             path.write_text(json.dumps({"command": "x", "log": "a.log"}))
         self._put("table5-bert-squad-13", 51.0, 99, test_score=50.5)
@@ -143,7 +143,7 @@ class ReportTest(files_case.FolderCase):
             "| – | 50.50 (1) | 88.5 |",
             f"- `{failed}`, log `a.log`\n",
             "without a score: half.json, none.json.",
-            # One seed differs from the reference's.
+            # One seed differs from the reference's, so no seeds are paired.
             "-18.33 ± 0.97 (Welch)",
         ):
             self.assertIn(part, text)
@@ -166,7 +166,7 @@ class ReportTest(files_case.FolderCase):
             self.assertNotEqual(self._path(name).read_bytes(), picture)
 
     def test_committed_cells_have_the_verdicts_of_the_documentation(self):
-        """docs/experiments.md repeats these numbers."""
+        """Checks the numbers that docs/experiments.md repeats."""
         for name in ("cells", "tables"):
             shutil.copytree(
                 _COMMITTED / name, self._path(name), dirs_exist_ok=True
@@ -205,7 +205,7 @@ class ReportTest(files_case.FolderCase):
             (2.1, 1.0, report.AGREES),
             (-2.1, 1.0, report.CONTRADICTS),
             (2.0, 1.0, report.NOT_DISTINGUISHABLE),
-            # Equal but for rounding: 0.1 + 0.2 - 0.3.
+            # 0.1 + 0.2 - 0.3 is a rounding error, so it shows no difference.
             (5.6e-17, 0.0, report.NOT_DISTINGUISHABLE),
         ):
             self.assertEqual(report.judge(value, error, "above"), verdict)

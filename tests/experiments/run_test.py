@@ -1,4 +1,4 @@
-"""Tests of plans of experiments, and of their loop with light programs."""
+"""Tests of experiment plans, and of their loop with light programs."""
 
 import collections
 import contextlib
@@ -68,7 +68,7 @@ class LoopTest(tf.test.TestCase):
         super().setUp()
         self._root = pathlib.Path(self.create_tempdir().full_path)
         self._out = self._root / "out"
-        # So that no program waits for ever after a failure.
+        # Without this file, programs would wait forever after a failure.
         self.addCleanup(self._write, "go")
 
     def _write(self, name, text=""):
@@ -113,9 +113,9 @@ class LoopTest(tf.test.TestCase):
         self.assertEqual((cell["score"], cell["metric"]), (25.0, "accuracy"))
         self.assertEqual(cell["scores"], {"accuracy": 0.25, "loss": 2.0})
         self.assertEqual((cell["seed"], cell["majority"]), (7, 50.0))
-        # That of the files when the fifth step began.
+        # The commit is read when a step begins; this is the fifth step.
         self.assertEqual(cell["commit"], "commit4")
-        # Also the command of what it needs.
+        # The commands must include the pretraining that the cell needs.
         first, second = cell["commands"]
         self.assertIn(f"{self._out}/pretraining/second", first)
         self.assertIn(f"{self._out}/runs/cell2", second)
@@ -149,7 +149,7 @@ class LoopTest(tf.test.TestCase):
 
     def test_two_processes_share_a_folder(self):
         processes = [self._start(), self._start()]
-        # One makes the first, the other does not wait but makes the second.
+        # While one makes the first step, the other must make the second.
         self._wait(lambda: len(self._starts()) == 2)
         self.assertCountEqual(self._names(), ["first", "second"])
         self._write("go")
@@ -202,7 +202,7 @@ class CommandTest(tf.test.TestCase):
         self.assertRegex(plan, "# 11 cells and 10 steps .*; 0 cells are done")
         self.assertNotIn("{", plan)
         self.assertNotIn(self._folder + "/tmp", plan)
-        # Finished cells, and what only they need, are left out.
+        # Finished cells, and steps that only they need, must be left out.
         os.makedirs(os.path.join(self._out, "cells"))
         for cell in re.findall(r"^# (\S*masks_0_0_100\S*seed\S*)", plan, re.M):
             with open(os.path.join(self._out, f"cells/{cell}.json"), "w"):
@@ -226,7 +226,7 @@ class CommandTest(tf.test.TestCase):
 
     def test_refuses_another_corpus_or_scale_in_the_folder(self):
         run.make_plan(self._config, self._out)
-        # The same text under another name is the same corpus.
+        # Equal text under another name is the same corpus, so it is accepted.
         moved = shutil.copy(self._corpus, os.path.join(self._folder, "b.txt"))
         self._print(corpus=moved, dry_run=True)
         moved = self.create_tempdir().full_path
@@ -294,7 +294,7 @@ class RealTest(tf.test.TestCase):
         self.assertLen(plots, 6)
         pair = next(x for x in cells if x.startswith("pairs-"))
         self.assertIn("test_score", self._read(f"cells/{pair}"))
-        # Nothing is left to do.
+        # All cells are finished, so another start ends at once.
         _, log = _start(*command, **pipes).communicate()
         self.assertIn("11 of 11 cells are done", log)
         name = next(x for x in cells if x.startswith("names-"))
@@ -374,9 +374,9 @@ class OwnModelsTest(TablesTestCase):
         steps = self.plan(num_seeds=2)[0].steps.values()
         kinds = collections.Counter(x.kind for x in steps)
         self.assertEqual(kinds["vocabulary"], 1)
-        # 3 of table5, 3 more sizes, 5 more rates.
+        # table5 has 3 models, table6 3 more sizes, table8 5 more rates.
         self.assertEqual(kinds["pretraining"], 11)
-        # Masked, no NSP and left-to-right, each with held-out text; and rates.
+        # 3 objectives have training and held-out records; 5 rates, training.
         self.assertEqual(kinds["records"], 3 * 2 + 5)
         seen = set()
         for step in steps:
@@ -465,9 +465,9 @@ class OwnModelsTest(TablesTestCase):
                     counts[table["name"]] += 1
                 if table["name"] == "table6":
                     sizes.append((sign["row"], sign["against"]))
-        # The sizes are others, and Table 5 has no column of names.
+        # The paper has no numbers for these sizes, nor for names in Table 5.
         self.assertEqual(counts, {"table7": 6, "table8": 2, "figure5": 1})
-        # The smaller size first: its perplexity should be above the other's.
+        # (smaller, larger): the smaller model should have more perplexity.
         largest, *others = "4_128_2", "2_128_2", "4_64_1", "2_64_1"
         pairs = [(others[1], others[0]), (others[2], others[1])]
         pairs += [(x, largest) for x in others]
@@ -517,7 +517,7 @@ class StoredModelTest(TablesTestCase):
         cells = _cells(table)
         for task, score in zip(tasks, (60.0, 90.0, 87.0), strict=True):
             for place, seed in enumerate(_SEEDS):
-                if (task, place) != ("mrpc", 1):  # Not finished.
+                if (task, place) != ("mrpc", 1):  # It is not finished.
                     values = {"score": score + place, "seed": seed}
                     name = cells["bert_base", task][place]
                     self.write(f"out/cells/{name}.json", json.dumps(values))
@@ -555,19 +555,19 @@ class StoredModelTest(TablesTestCase):
         found = [runner._score(x) for x in (matched, other)]
         self.assertAllClose([x["score"] for x in found], [60.0, 70.0])
         self.assertEqual(found[0]["test_score"], 25.0)
-        # As in the paper's average, MNLI counts twice.
+        # MNLI counts twice, as in the paper: (60 + 70 + 80) / 3.
         found.append({"score": 80.0, "seed": rte.score.seed})
         for step, values in zip((matched, other, rte), found, strict=True):
             self.write(f"out/cells/{step.id}.json", json.dumps(values))
         self.assertAllClose(self._average(plan, table), [(_SEEDS[1], 70.0)])
 
     def test_stability_has_a_small_task_once_and_scores_by_accuracy(self):
-        # The scale has two limits, of 1,000 and 2,500 rows.
+        # Tasks below both limits, 1,000 and 2,500 rows, must not come twice.
         plan, table = self._plan("stability", "mrpc,pairs")
         columns = [(x["name"], x["metric"]) for x in table["columns"]]
         expected = [("mrpc-5", "accuracy"), ("pairs-60", "accuracy")]
         self.assertEqual(columns, expected)
-        # Eight settings, five seeds.
+        # Two tasks have eight settings and five seeds each.
         self.assertLen(plan.cells, 2 * 8 * 5)
         majorities = {plan.steps[x].score.majority for x in plan.cells}
         self.assertLen(majorities, 2)
@@ -627,13 +627,13 @@ class InputsTest(TablesTestCase):
 
 
 class ScalesTest(TablesTestCase):
-    # Sections 4.1 to 4.4 of the paper: batch, epochs, learning rates.
+    # Batch sizes, epochs and learning rates of the paper's sections 4.1 to 4.4.
     @parameterized.parameters(
         ("classification", [32], [3], [5e-5, 4e-5, 3e-5, 2e-5]),
         ("multiple_choice", [16], [3], [2e-5]),
         ("squad", [32], [3], [5e-5]),
         ("squad2", [48], [2], [5e-5]),
-        # Appendix A.3.
+        # Appendix A.3 has the values for all other tasks.
         ("tagging", [16, 32], [2, 3, 4], [5e-5, 3e-5, 2e-5]),
     )
     def test_flag_file_has_the_papers_values(self, kind, sizes, epochs, rates):

@@ -116,7 +116,7 @@ class ExtrasTest(tf.test.TestCase):
             )
         )
         cls.stored = export.stored
-        # Verification has tests of its own.
+        # Verification has tests of its own, so skip its calls.
         with mock.patch.object(Reference, "plan", lambda *_: []):
             cls.example = savedmodel.complete(cls.version, _artifact(), export)
         printed = io.StringIO()

@@ -1,4 +1,4 @@
-"""Probabilities of a model with a temperature are equal in all formats."""
+"""Tests that all formats have equal probabilities and rejections."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ class _Case(tf.test.TestCase):
         return tiny_model.write_task(str(self.folder / name), task)
 
     def plain_logits(self, path):
-        """Returns the logits of the weights as they are stored."""
+        """Returns the model's logits, not divided by the temperature."""
         model = bert_tf.load_model(path)
         return np.float64(model(model.preprocessor(_TEXTS))["logits"])
 
@@ -158,7 +158,7 @@ class RejectionTest(_Case):
         answer = self.serve(path, litert=True)
         self.assertEqual([x.decode() for x in answer["label"]], labels)
         self.assertAllClose(answer["probabilities"], values)
-        # Phones' programs compare the probability themselves.
+        # Programs on phones compare the probability, so the report has it.
         file = self.folder / "model.tflite"
         bert_tf.export_tflite(bert_tf.load_model(path), file)
         report = json.loads((self.folder / "model.tflite.json").read_text())

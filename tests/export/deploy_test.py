@@ -88,10 +88,10 @@ class ManifestsTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertLess(spec["minReplicas"], spec["maxReplicas"])
         deployment = documents["Deployment", "bert"]
-        # Both would set the number of replicas.
+        # With `replicas`, both would set the number of pods.
         self.assertNotIn("replicas", deployment["spec"])
         (container,) = _pod(documents)["containers"]
-        # Utilization is a share of the requested resources.
+        # Utilization is a share of the requested CPU, so it must be there.
         self.assertIn("cpu", container["resources"]["requests"])
 
     @parameterized.parameters(*_SERVERS)
@@ -206,7 +206,7 @@ class ImageTest(tf.test.TestCase):
         python = environments.make("image", *_pip_arguments("serve"))
         environments.run(python, "-m", "pip", "check")
         program = pathlib.Path(python).with_name("bert-tf")
-        # The server starts, then misses the model.
+        # The server starts, then fails only because there is no model.
         result = subprocess.run(
             [str(program), *_start_words()[1:], "--model_base_path=none"],
             cwd=self.create_tempdir().full_path,

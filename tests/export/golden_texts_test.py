@@ -1,4 +1,4 @@
-"""Exports tokenize the golden texts like the original."""
+"""Tests that exports tokenize the golden texts like the original."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ class GoldenTextsTest(tf.test.TestCase):
             [row["uncased"] for row in rows]
         ).to_tensor()
         self.assertAllEqual(answer.outputs["input_ids"], expected)
-        # Ignores padding.
+        # Padding has a start of -1, so it does not count.
         is_piece = answer.outputs["starts"] >= 0
         lengths = [len(row["uncased"]) for row in rows]
         self.assertAllEqual(is_piece.sum(1), lengths)

@@ -1,4 +1,4 @@
-"""Exports have only operators that TensorFlow Serving 2.12 and later link."""
+"""Tests that exports use only operators that TensorFlow Serving 2.12 links."""
 
 import os
 import pathlib
@@ -14,8 +14,8 @@ from bert_tf.export import serving_module
 from tests.support import every_head
 
 _CORE_FILE = pathlib.Path(__file__).with_name("tensorflow_2_12_operators.txt")
-# Of TensorFlow Text 2.12, which stock images link (`SUPPORTED_TENSORFLOW_OPS`
-# in model_servers/BUILD).
+# Stock images link these operators of TensorFlow Text 2.12; see
+# `SUPPORTED_TENSORFLOW_OPS` in model_servers/BUILD.
 _TEXT = {
     "FastBertNormalize",
     "FastWordpieceTokenizeWithOffsets",
@@ -24,9 +24,9 @@ _TEXT = {
     "WhitespaceTokenizeWithOffsets",
     "WordpieceTokenizeWithOffsets",
 }
-# tf2onnx writes files with Erfc that nothing reads; readers of other projects
-# refuse Einsum; random numbers are for training; Python functions need this
-# process; tables need assets.
+# Nothing reads the Erfc that tf2onnx writes, and other projects refuse Einsum.
+# Random numbers are for training, Python functions need this process, and
+# tables need assets.
 _REFUSED = re.compile(
     "Erfc|Einsum|.*(Random|Multinomial|Dropout|TruncatedNormal).*|"
     "(Eager)?PyFunc(Stateless)?|.*HashTable.*|(Lookup|Initialize)Table.*"
@@ -52,7 +52,7 @@ class OperatorsTest(tf.test.TestCase, parameterized.TestCase):
             graph = artifacts.read_graph(version)
             self.assertEmpty(graph.asset_file_def)
             for function in graph.graph_def.library.function:
-                # Few servers link XLA.
+                # Few servers link XLA, so the others could not run this.
                 self.assertFalse(function.attr["_XlaMustCompile"].b)
 
 

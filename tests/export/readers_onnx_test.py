@@ -1,4 +1,4 @@
-"""Exports of ids converted by tf2onnx and run by onnxruntime."""
+"""Tests that exports of ids run in onnxruntime, converted by tf2onnx."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Exports of ids run by OpenVINO."""
+"""Tests that exports of ids run in OpenVINO."""
 
 import os
 

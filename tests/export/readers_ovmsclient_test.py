@@ -96,7 +96,7 @@ class OvmsclientTest(tf.test.TestCase, parameterized.TestCase):
         inputs = {x: tf.constant(texts) for x, texts in _INPUTS[name].items()}
         expected = loaded.signatures["serving_default"](**inputs)
         for answer in self.answers[name]:
-            # Both clients drop the name of a single output.
+            # Both clients drop the name of a single output, so restore it.
             if len(expected) == 1:
                 answer = dict.fromkeys(expected, answer)
             self.assertEqual(set(answer), set(expected))

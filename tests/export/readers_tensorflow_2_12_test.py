@@ -1,4 +1,4 @@
-"""Exports run by TensorFlow 2.12, the version of TensorFlow Serving 2.12."""
+"""Tests that exports run in TensorFlow 2.12, as in TensorFlow Serving 2.12."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class Tensorflow212Test(tf.test.TestCase, parameterized.TestCase):
         self.assertNotEmpty(compared, report.text())
 
     def _call(self, directory, calls):
-        """Stands in for the calls in this process."""
+        """Runs calls in TensorFlow 2.12, in place of `verification.call`."""
         folder = self.create_tempdir().full_path
         asked, answered = (os.path.join(folder, x) for x in ("ask", "answer"))
         requests = [

@@ -109,7 +109,7 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
             )
         first, second = contents
         self.assertEqual(first.keys(), second.keys())
-        # A random number; names that count the functions of this process.
+        # One has a random number; one counts the functions of this process.
         different = {"fingerprint.pb", "saved_model.pb"}
         self.assertEqual(
             {name for name in first if first[name] != second[name]}, different

@@ -52,7 +52,7 @@ class ServedModelTest(files_case.FolderCase):
         self.assertStartsWith(first.model_base_path, self.cache)
         version = os.path.join(first.model_base_path, "1", "saved_model.pb")
         self.assertTrue(os.path.exists(version))
-        # The name, the engine and each file of the model count.
+        # The key must depend on name, engine, version and each model file.
         keys = {os.path.basename(first.model_base_path)}
         keys.add(served_model._key(model, "topics", "litert"))
         keys.add(served_model._key(model, "other", "savedmodel"))
@@ -108,7 +108,7 @@ class ServedModelTest(files_case.FolderCase):
                 self.assertEqual(config.model_name, name or "topics")
                 self.assertEqual(flags.model_name, name or "topics")
                 self.assertEqual(config.litert, engine == "litert")
-                # The weights in litert/ have a precision of their own.
+                # litert/ has its own precision, so this one stays float32.
                 expected = "float32" if config.litert else precision
                 self.assertEqual(config.precision, expected)
                 self.assertEqual(config.output_dir, flags.model_base_path)

@@ -134,7 +134,7 @@ class SavedClassifierTest(tf.test.TestCase):
 
     def test_all_signatures_return_the_same_answer(self):
         loaded = self.loaded
-        # Several lengths, with an empty second text and an empty first one.
+        # The lengths differ; a first text and a second text are empty.
         first = ["the cat", "東 dog sat on the mat", ""]
         second = ["", "matting . " * 20, "cat"]
         serialized = reference.to_examples(
@@ -147,7 +147,7 @@ class SavedClassifierTest(tf.test.TestCase):
             text=tf.constant(first), text_pair=tf.constant(second)
         )
         model = bert_tf.load_model(self.model_dir)
-        # The library rejects empty texts, but not texts without tokens.
+        # The library rejects empty texts, so use texts without tokens.
         rows = [
             (a or "\u200b", b or "\u200b")
             for a, b in zip(first, second, strict=True)
@@ -249,7 +249,7 @@ class ComputeTest(tf.test.TestCase, parameterized.TestCase):
         def model(inputs, training):
             self.assertFalse(training)
             ids = inputs["input_ids"]
-            # In order, as the parts are computed one by one.
+            # Notes the rows of each part, in the order of computation.
             count = tf.py_function(
                 lambda x: counts.append(len(x)) or len(x), [ids], tf.int32
             )
@@ -323,7 +323,7 @@ class LitertExportTest(tf.test.TestCase):
                     output_dir=output_dir,
                     buckets=tiny_exports.BUCKETS,
                     litert=True,
-                    # With so few weights, none becomes int8.
+                    # int8 would leave so few weights in float32.
                     litert_quantization="float16",
                 )
             )

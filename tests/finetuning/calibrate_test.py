@@ -86,7 +86,7 @@ class RunTest(_Case, parameterized.TestCase):
                     for x in grid
                 ]
                 best = grid[np.argmin(losses)]
-                if 0.06 < best < 19:  # Else dev determines none.
+                if 0.06 < best < 19:  # Otherwise dev has no optimum.
                     self.assertAllClose(temperature, best, rtol=1e-2)
         for name in ("calibration.png", "test_calibration.txt"):
             self.assertTrue((self.output / name).exists(), name)
@@ -101,7 +101,7 @@ class RunTest(_Case, parameterized.TestCase):
         found = self.run_flags(calibrate=True, **flags)
         self.assertEqual(found["dev"]["accuracy"], plain["dev"]["accuracy"])
         temperature = self.task()["temperature"]
-        # Used, not fitted again.
+        # Without --do_eval the stored temperature is used, not fitted again.
         self.run_flags(do_eval=False, do_predict=True, **flags)
         self.assertEqual(self.task()["temperature"], temperature)
         self.run_flags(reject_below=0.625, reject_label="unsure", **flags)
@@ -132,7 +132,7 @@ class RunTest(_Case, parameterized.TestCase):
         self.assertAllClose(
             found["test"]["coverage"], len(answered) / len(lines)
         )
-        # The loss needs a label of each text.
+        # Texts outside of the labels have no loss, so dev has none.
         self.assertNotIn("loss", found["dev"])
 
     def test_thresholds_of_several_labels(self):

@@ -1,4 +1,4 @@
-"""Tests of embeddings that are trained, and of classifiers of few labels."""
+"""Tests of training embeddings, and of few-shot classifiers."""
 
 from unittest import mock
 
@@ -54,9 +54,9 @@ class HeadTest(tf.test.TestCase, parameterized.TestCase):
         logits = contrastive.out_of_fold_logits(vectors, labels, given)
         expected = np.zeros([8 * num_labels, num_labels])
         splits = model_selection.StratifiedKFold(
-            8,
+            8,  # Each label has 8 texts.
             shuffle=True,
-            random_state=0,  # As each label has 8 texts.
+            random_state=0,
         ).split(vectors, labels)
         for seen, unseen in splits:
             head = linear_model.LogisticRegression(C=10, max_iter=1000)
@@ -83,7 +83,7 @@ class FewShotCase(finetuning_case.FinetuningCase, tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.model = tiny_model.write_initialized(self.out("start"), 4)
-        # Compiling takes most of the time, and makes no difference here.
+        # Compiling would take most of the time without changing a result.
         self.enter_context(mock.patch.object(Devices, "fuse", False))
 
     def few_shot(self, **values):
@@ -105,19 +105,19 @@ class FewShotTest(FewShotCase):
     def test_head_of_the_model_is_that_of_its_embeddings(self):
         with mock.patch.object(contrastive, "out_of_fold_logits") as fold:
             scores = self.few_shot(num_train_epochs="1")
-        fold.assert_not_called()  # There is a dev set.
+        fold.assert_not_called()  # Dev replaces the folds.
         self.assertGreater(scores["dev"]["accuracy"], 0.85)
         path = self.out("output/model")
         model = bert_tf.load_model(path)
         self.assertEqual((model.pooling, model.normalize), ("mean", True))
         task = model.preprocessor.task
         self.assertEqual(task.labels, ("feline", "other"))
-        # The encoder was trained, the pooler was not.
+        # The mean replaces the pooler, so training must not change it.
         before, after = (finetuning_case.weights(x) for x in (self.model, path))
         for name, value in before.items():
             is_same = np.array_equal(value, after[name])
             self.assertEqual(is_same, "pooler" in name, name)
-        # The head is that of the embeddings of the training texts.
+        # The head must be the one that fits the training texts' embeddings.
         lines = finetuning_case.read_text(self.folder, "train.csv")
         rows = [line.split(",")[1:] for line in lines.splitlines()[1:]]
         texts = [text for text, _ in rows]
@@ -128,7 +128,7 @@ class FewShotTest(FewShotCase):
         head = contrastive.fit_head(embeddings, labels)
         for name, value in head.items():
             self.assertAllClose(after[name], value, rtol=1e-3, atol=1e-3)
-        # Another process, other batches.
+        # Batches of `predict` must not change the probabilities.
         expected = special.softmax(
             embeddings @ after["output_weights"].T + after["output_bias"], -1
         )
@@ -157,7 +157,7 @@ class FewShotTest(FewShotCase):
         for name, flags in {
             "fitted": {},
             "plain": {"calibrate": False},
-            # Held out, but not evaluated.
+            # Held-out rows are used to calibrate, though not to evaluate.
             "held": {"dev_file": None, "dev_fraction": 0.2},
         }.items():
             config = self.config(
@@ -229,7 +229,7 @@ class BadInputTest(FewShotCase, parameterized.TestCase):
     @parameterized.parameters(
         (["cat,a", "dog,b"], "fewer of 'a', 'b'; add texts"),
         (["cat,a", "sat,a", "dog,b"], "fewer of 'b'"),
-        # Twice the same text is one text.
+        # A repeated text counts once, so 'b' still has too few.
         (["cat,a", "sat,a", "dog,b", "dog,b"], "fewer of 'b'"),
         (
             ["cat,a", "sat,a", "dog,b", "cat,b", "mat,b"],
@@ -319,7 +319,7 @@ class EmbeddingsTest(FewShotCase):
         self.assertGreater(np.trace(best) / len(words), 0.5)
         lines = self.read_text("dev_predictions.jsonl").splitlines()
         self.assertLen(lines, len(rows))
-        # Without training the same model has the same scores.
+        # Without training, the stored model must have equal scores.
         config = self._config(
             "anchor,positive",
             rows,

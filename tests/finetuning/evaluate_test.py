@@ -43,7 +43,7 @@ class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
         selection = _selection(**flags)
         self.assertEqual(_stops(selection), stops)
         due = [step for step in range(26) if selection.is_due(step)]
-        # The last model is evaluated at the end, if it is kept anyway.
+        # If the last model is kept anyway, the end of the run evaluates it.
         selects = "do_eval" not in flags and flags
         self.assertEqual(due, stops if selects else stops[:-1])
 

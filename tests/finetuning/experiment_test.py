@@ -70,7 +70,7 @@ class IdentityTest(parameterized.TestCase):
         ({"--reinit_layers": 2}, {"--reinit_layers": 0}, "was 2 and is 0 now"),
         ({_REVISION: "@1"}, {_REVISION: "@1"}, None),
         ({_REVISION: "@1"}, {_REVISION: "@2"}, "was '@1' and is '@2'"),
-        # A model may be read from a path now.
+        # A local copy of a model has no revision, so only hashes count.
         ({_REVISION: "@1"}, {}, None),
         ({}, {_REVISION: "@1"}, None),
     )

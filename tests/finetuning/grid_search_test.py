@@ -29,7 +29,7 @@ class GridSearchTest(
             num_train_epochs="3",
             do_predict=True,
         )
-        # The process dies in the second trial.
+        # The process dies in the second trial, so the rerun has the rest.
         self.interrupt(config, 60)
         results = finetuning_case.run(config)
         folders = sorted(os.listdir(self.out("output/runs")))
@@ -41,7 +41,7 @@ class GridSearchTest(
             values = finetuning_case.read_json(path, "eval_results.json")
             scores[folder] = values["dev"]["accuracy"]
             test_scores[folder] = values["test"]["accuracy"]
-            # Checkpoints are removed: each is three times the model's size.
+            # A checkpoint is three times the model's size, so none may stay.
             self.assertFalse([n for n in os.listdir(path) if "ckpt" in n])
         best = max(scores.values())
         self.assertEqual(results["dev"]["accuracy"], best)
@@ -64,7 +64,7 @@ class GridSearchTest(
                 ),
             )
         self.assert_same_weights(f"output/runs/{folder}/model", "output/model")
-        # All trials have finished.
+        # All trials have finished, so a rerun must not train.
         with finetuning_case.die_at(0):
             self.assertEqual(finetuning_case.run(config), results)
 
@@ -79,7 +79,7 @@ class GridSearchTest(
         weights = [
             finetuning_case.weights(os.path.join(x, "model")) for x in folders
         ]
-        # A process killed while writing leaves such a folder.
+        # A process killed while writing leaves this folder; ignore it.
         os.makedirs(os.path.join(folders[0], "model.tmp-123-0a1b2c3d"))
         with finetuning_case.die_at(0):
             again = self.tune(do_predict=True, **runs)
@@ -134,7 +134,7 @@ class GridSearchTest(
         config = self.config(**runs)
         finetuning_case.run(config)
         finetuning_case.change_weights(config.pretrained_model_dir, 0.1)
-        # The new trials come first, and are not started.
+        # New trials come first, but the check must fail before they start.
         wider = self.config(
             **runs | {"num_restarts": 1, "learning_rate": "0.001,0.003"}
         )
@@ -174,7 +174,7 @@ class GridSearchTest(
         folder = self.out(f"output/runs/{failed}")
         written = files.read_json(os.path.join(folder, "run.json"))
         self.assertIn(written["failure"], message)
-        # The file that the message names.
+        # The message names this file, so it must exist.
         self.assertIn("not_finite_batch_2.npz", os.listdir(folder))
         self.assertEqual(finetuning_case.state(folder)["global_step"], 1)
         table = self.read_text("runs.txt")
@@ -182,7 +182,7 @@ class GridSearchTest(
         self.assertRegex(table, r"(?m)^ *1e\+38 .* -  failed$")
         self.assertRegex(table, rf"(?m)^ *0\.003 .* {value} +best$")
         self.assertRegex(table, rf"(?m)^ *all .* 1 of 2 runs +{value}$")
-        # The failed trial is neither repeated nor evaluated.
+        # The failed trial must be neither repeated nor evaluated.
         with finetuning_case.die_at(0), self.assertLogs(level="INFO") as logs:
             again = self.tune(do_predict=True, **runs)
         self.assertEqual(again["dev"], results["dev"])
@@ -205,7 +205,7 @@ class GridSearchTest(
             self.assertRaisesRegex(UserError, "All 2 trials"),
         ):
             finetuning_case.run(config)
-        # A single trial raises the error.
+        # A single trial raises its own error, since there is no other trial.
         with self.assertRaisesRegex(NotFiniteError, "Step 2 is not finite"):
             finetuning_case.run(
                 dataclasses.replace(config, learning_rate="1e38")
@@ -213,7 +213,7 @@ class GridSearchTest(
 
     @pytest.mark.slow
     def test_a_trial_with_scores_that_are_not_finite_fails(self):
-        # The only step is finite, but the weights after it are not.
+        # The only step is finite, but its weights are not, so scores are NaN.
         self.tune(learning_rate="1e38,0.003", num_train_epochs="0.084")
         table = self.read_text("runs.txt")
         self.assertRegex(table, r"(?m)^ *1e\+38 .* -  failed$")

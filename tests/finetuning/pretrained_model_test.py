@@ -28,7 +28,7 @@ from tests.support import tiny_model
 from tests.support.shared_data import golden
 
 _CASED = [token.replace("dog", "Dog") for token in tiny_model.TOKENS]
-# More labels than a message shows.
+# More labels than a message shows, so it must shorten them.
 _LABELS = tuple("abcdefgh")
 
 
@@ -84,7 +84,7 @@ class OriginalFlagsTest(files_case.FolderCase):
         with self.assertLogs(level="WARNING") as logs:
             stored = self._read(tokens, do_lower_case=flag)
         self.assertEqual(stored.tokenizer_settings["lower_case"], expected)
-        # The first warning is about random weights.
+        # The first warning is about random weights, so it always counts.
         self.assertLen(logs.output, 1 + num_warnings)
         if num_warnings:
             self.assertIn("--do_lower_case", logs.output[1])
@@ -243,7 +243,7 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
         stored = self.stored(_regression())
         self.assert_head(True, stored, _regression())
         self.assert_head(False, stored, _task())
-        # As Hugging Face stores it.
+        # Hugging Face stores one label and no problem type for regression.
         stored = self.stored(
             _regression(), labels=["LABEL_0"], problem_type=None
         )
@@ -261,7 +261,7 @@ class NewValuesTest(files_case.FolderCase):
     """Tests --reinit_layers and --head_initializer_range."""
 
     def _build(self, task=None, seed=1, from_task=None, **flags):
-        """Returns the weights of a model by name, and the stored ones."""
+        """Returns the weights of a built model, and the stored weights."""
         path = f"{self.folder}/model"
         if not os.path.exists(path):
             tiny_model.write(path, kind="encoder")

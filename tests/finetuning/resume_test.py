@@ -60,7 +60,7 @@ class ResumeTest(
             self.out("through"), "eval_results.json"
         )
         self.assertEqual(results["dev"], written["dev"])
-        # Nothing is left to train.
+        # Training has finished, so another run must not start a step.
         with finetuning_case.die_at(0):
             self.assertEqual(finetuning_case.run(config), results)
 
@@ -80,7 +80,7 @@ class ResumeTest(
             UserError, r"file of the train data was changed .*: \S+train\.csv"
         ):
             self.tune()
-        # Devices may change without a flag.
+        # New devices need no permission, so only the data is allowed here.
         allowed = self.config(
             num_train_epochs="2.08",
             allow_changed_data=True,
@@ -119,7 +119,7 @@ class ResumeTest(
             row["step"] for row in finetuning_case.metrics(config.output_dir)
         ]
         self.assertLess(max(steps, default=0), 4)
-        # All of the earlier run is gone but what this one has written again.
+        # Only files that this run has written again may be left.
         left = written & set(os.listdir(config.output_dir))
         self.assertLessEqual(
             left,

@@ -43,7 +43,7 @@ def _noting_shapes():
 
 @pytest.mark.slow
 class LearningTest(tf.test.TestCase):
-    """Tests that look at the same run."""
+    """Tests of the files, scores and batches of one run."""
 
     @classmethod
     def setUpClass(cls):
@@ -80,7 +80,7 @@ class LearningTest(tf.test.TestCase):
             np.mean([line["loss"] for line in lines[:10]]),
             1.5 * np.mean([line["loss"] for line in lines[-10:]]),
         )
-        # Warm-up in the first tenth, then linear decay to 0.
+        # The rate warms up in the first tenth, then decays linearly to 0.
         rates = [line["learning_rate"] for line in lines]
         self.assertAllClose(rates[:3], [0.0, 0.003 / 7, 0.006 / 7])
         self.assertAllClose(rates[-1], 0.003 / 75)
@@ -140,7 +140,7 @@ class SingleTrialTest(
         self.assertAllClose(
             finetuning_case.run(elsewhere)["dev"], results["dev"]
         )
-        # A model that was trained for something else.
+        # The pretrained model has no head, so it cannot be evaluated.
         with self.assertRaisesRegex(
             UserError, "is not fine-tuned for this task"
         ):
@@ -205,8 +205,8 @@ class SingleTrialTest(
     )
     @pytest.mark.thorough
     def test_results_do_not_depend_on_micro_batches_and_devices(self, **parts):
-        # Class weights give the parts unequal counts. Four devices cannot
-        # share the batch evenly.
+        # Class weights give the parts unequal counts, and four devices cannot
+        # share 6 rows evenly, so averages of averages would be wrong.
         common = {
             "train_batch_size": "6",
             "num_train_epochs": "0.5",
@@ -238,9 +238,9 @@ class SingleTrialTest(
         for name, value in start.items():
             if name.startswith(frozen):
                 self.assertAllEqual(after[name], value, name)
-            elif "key/bias" not in name:  # No softmax depends on it.
+            elif "key/bias" not in name:  # Its gradient is 0.
                 self.assertNotAllClose(after[name], value, msg=name)
-        # They have no optimizer slots.
+        # Slots of frozen weights would only take memory.
         self.assertFalse(
             [
                 name
@@ -259,7 +259,7 @@ class SingleTrialTest(
             self.tune(
                 output_dir=output_dir,
                 layer_decay=layer_decay,
-                # One step, at a constant rate.
+                # One step at a constant rate makes the factors exact.
                 num_train_epochs="0.1",
                 warmup_proportion=0.0,
                 do_eval=False,
@@ -291,7 +291,7 @@ class ModelSelectionTest(
     finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
 ):
     def _scores(self, values):
-        """Replaces the accuracy on dev by given values."""
+        """Replaces the accuracies on dev by the given values, in turn."""
         scores = iter(values)
         real = ClassificationTask.score
 
@@ -306,7 +306,7 @@ class ModelSelectionTest(
         config = self.config(keep_best=True, evaluate_every_steps=5)
         seen = []
         save = functools.partial(self._remember, seen)
-        # The first of the two best evaluations counts.
+        # Steps 15 and 20 tie, so step 15, the first, must be kept.
         with self._scores([0.5, 0.7, 0.9, 0.9, 0.1]), save():
             finetuning_case.run(config)
         steps = [step for step, _ in seen]
@@ -322,7 +322,7 @@ class ModelSelectionTest(
             self.assertAllEqual(value, best[name], name)
         last = finetuning_case.state(config.output_dir)
         self.assertNotAllClose(last["output_weights"], best["output_weights"])
-        # Results and model card refer to that step.
+        # Results and model card must name step 15, not the last step.
         for path in ("model/task.json", "eval_results.json"):
             values = self.read_json(path)
             self.assertEqual(values["global_step"], 15)
@@ -351,7 +351,7 @@ class ModelSelectionTest(
         self.assertEqual(
             finetuning_case.metrics(config.output_dir)[-1]["step"], 16
         )
-        # A rerun does not resume training.
+        # A rerun must not resume training that was stopped early.
         with finetuning_case.die_at(0):
             finetuning_case.run(config)
 
@@ -360,7 +360,7 @@ class ModelSelectionTest(
         evaluated = os.path.join(self.out("evaluated"), "output")
         name = f"model.ckpt-{finetuning_case.NUM_STEPS}.json"
         written = finetuning_case.read_json(evaluated, name)
-        # 12.5 steps are an epoch; the last model has no need of it.
+        # An epoch is 12.5 steps; the end of the run evaluates step 25.
         evaluations = written["metadata"]["evaluations"]
         self.assertEqual([values["step"] for values in evaluations], [12])
         config = self.config(do_eval=False)

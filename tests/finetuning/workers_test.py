@@ -42,7 +42,7 @@ class FinetuneWorkersTest(tf.test.TestCase):
         )
 
         self._assert_same_runs(alone, together)
-        # Both workers compute everything; only the chief writes.
+        # Both workers compute and log everything, but only the chief writes.
         for text in ("the best on dev", "has failed: Step 2", "Trial 3 of 3"):
             self.assertIn(text, chief_log)
             self.assertIn(text, log)
@@ -75,7 +75,7 @@ class FinetuneWorkersTest(tf.test.TestCase):
                 _read_lines(received, "dev_predictions.jsonl"),
                 _read_lines(expected, "dev_predictions.jsonl"),
             )
-            if name != "tagger":  # Several trials keep theirs in runs/.
+            if name != "tagger":  # Several trials write to runs/.
                 self.assertAllClose(
                     killed_process.read_metrics(received),
                     killed_process.read_metrics(expected),
@@ -97,13 +97,13 @@ class FinetuneWorkersTest(tf.test.TestCase):
             self.assertEqual(mine.keys(), theirs.keys())
             for name, value in theirs.items():
                 if isinstance(value, float | dict):
-                    # Other rows differ by a hundred times as much.
+                    # Other rows differ by 1e-3, so a wrong row is detected.
                     self.assertAllClose(mine[name], value, rtol=0, atol=1e-5)
                 else:
                     self.assertEqual(mine[name], value)
 
     def _run_with_interruption(self, flags):
-        """Kills a worker, then lets the second start finish."""
+        """Kills one worker, then starts both again and lets them finish."""
         arguments = tiny_finetuning.command_line(_SCRIPT, flags)
         with worker_processes.started(2, *arguments) as workers:
             chief, other = workers

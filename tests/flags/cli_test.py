@@ -81,7 +81,7 @@ _SCRIPT = textwrap.dedent('''
 
 @dataclasses.dataclass(frozen=True)
 class _Config:
-    """One field of each kind."""
+    """A configuration with one field of each kind."""
 
     text: str = option(help_text="Text.")
     number: int = option(3, "Number.")
@@ -167,7 +167,7 @@ class CommandLineTest(tf.test.TestCase, parameterized.TestCase):
         ("bert-tf pretrain", "run/fill_mask.py", "bert-tf fill-mask"),
         ("bert-tf serve", "export/savedmodel.py", "bert-tf export-savedmodel"),
         ("bert-tf serve", "export/verify.py", "bert-tf verify-export"),
-        # Without a door in a clone: the wheel, or a later command.
+        # No script has this name, so the wheel's command must be named.
         ("ipykernel", "run/moved_away.py", "bert-tf moved-away"),
     )
     def test_is_the_program_that_the_user_has(self, started, script, expected):
@@ -245,7 +245,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         result = self._run(f"--depth={depth}")
         self.assertEqual(result.returncode, 130)
         self.assertEqual(result.stderr, "Interrupted.\n")
-        # The second one would end the process at once.
+        # The default handler is back, so a second Ctrl-C would end it at once.
         self.assertEqual(result.stdout, "True\n")
 
     def test_a_stopped_run_has_the_status_of_its_cause(self):
@@ -303,7 +303,7 @@ _COMMANDS = sorted(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _HelpConfig:
-    """Flags of several subjects, in mixed order."""
+    """A configuration with flags of several subjects, in mixed order."""
 
     old: bool = option(False, "Old.", group=IGNORED)
     zone: str | None = option(None, "Zone.", group="hardware")
@@ -375,7 +375,7 @@ class HelpTest(tf.test.TestCase, parameterized.TestCase):
 
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Those with all flags that pretraining needs.
+# Other files lack flags that pretraining needs, so they do not parse alone.
 _RECIPES = sorted(
     path.name
     for path in _ROOT.glob("*.flags")

@@ -129,7 +129,7 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEmpty(os.listdir(path))
 
     def test_holds_one_tensor_at_a_time(self):
-        """Source tensors are read between writes, not before them."""
+        """Reads source tensors while it writes, so only one is in memory."""
         stored = self._stored()
         reads = []
 
@@ -149,7 +149,7 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
 
 _CLASSIFIER = {"architecture": "BertForSequenceClassification"}
 _NUMBERED = "by the numbers from 0 on"
-# What is written to config.json, and what the message has.
+# Values of config.json, and a pattern of the message that refuses them.
 _REFUSED = (
     *(
         ({"model_type": x}, f"another architecture.*received {x!r}")
@@ -415,7 +415,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(stored.report.absent_heads, ("cls/predictions",))
 
     def test_heads_beyond_the_class_are_kept(self):
-        """The original's checkpoints have more heads than their class."""
+        """Reads more heads than the class has, as in the original's models."""
         self.write_all(
             "BertForMaskedLM", case.make_values("BertForPreTraining")
         )

@@ -20,12 +20,12 @@ from tests.support import huggingface_case as case
 
 
 def _changed(part, **values):
-    """Returns the files of a tokenizer.json with another part."""
+    """Returns a tokenizer.json in which values of one part are replaced."""
     contents = case.make_tokenizer_json()
     return {"tokenizer.json": contents | {part: contents[part] | values}}
 
 
-# Files beside vocab.txt, and what the message has.
+# Files beside vocab.txt, and a pattern of the message that refuses them.
 _REFUSED = (
     *(
         ({"added_tokens.json": added}, message)
@@ -116,7 +116,7 @@ class TokenizerTest(
         stored = self.read()
         self.assertEqual(stored.tokenizer_settings, expected)
         self.assertEqual(stored.vocabulary.tokens, tuple(case.TOKENS))
-        # Round trip, also without one of the files.
+        # After a round trip tokenizer.json alone must keep the settings.
         self.path, _ = self.written(stored)
         self.assertEqual(self.read().tokenizer_settings, expected)
         self.remove("tokenizer_config.json")
@@ -178,7 +178,7 @@ class TokenizerTest(
 
     @parameterized.parameters("both", "tokenizer.json", "vocab.txt")
     def test_rows_without_a_token(self, files):
-        """As transformers 5 saves an empty line, U+2028 and a token twice."""
+        """Reads empty lines, U+2028 and repeats as transformers 5 has them."""
         lines = [*case.TOKENS[:15], "\u2028", "a", "", "a"]
         theirs = ["" if line == "\u2028" else line for line in lines]
         self.write_all()
@@ -205,7 +205,7 @@ class TokenizerTest(
 
 
 _TESTDATA = pathlib.Path(__file__).resolve().parents[2] / "testdata"
-# Ids and byte offsets by transformers, for tokens with all kinds of flags.
+# Token ids and byte offsets of transformers, for added tokens of all flags.
 _GOLDEN = json.loads((_TESTDATA / "added_tokens.json").read_text("utf-8"))
 _TEXT = "the <e1>THE <E1> xa\nb"
 
@@ -357,7 +357,7 @@ class AddedTokensTest(
             )
             self.assertEqual(again.vocabulary.hash, stored.vocabulary.hash)
             stored = again
-        # Data are made with the file alone.
+        # Training data is made from vocab.txt alone, so its hash must be equal.
         beside = Vocabulary.from_file(os.path.join(path, "vocab.txt"))
         self.assertEqual(beside.hash, stored.vocabulary.hash)
         ids = stored.build_tokenizer().tokenize("the  <e1>\n").numpy()

@@ -59,7 +59,7 @@ def _erf(config=_CONFIG):
     return dataclasses.replace(config, hidden_act="gelu_erf")
 
 
-# Directories that are written here and read by the Model Garden.
+# Models that are written here and read by the Model Garden.
 _EXPORTS = {
     "read_encoder": _stored(*_ENCODER),
     "read_pretrainer": _stored(*_PRETRAINING),

@@ -315,7 +315,7 @@ class GoldenRoundTripTest(files_case.FolderCase):
         return target
 
     def _assert_same_checkpoint(self, directory, name, num_tensors):
-        """Compares tensors, with TensorFlow's own reader, and files."""
+        """Compares files, and tensors as TensorFlow's own reader reads them."""
         prefix = os.path.join(directory, "bert_model.ckpt")
         written = tf.train.load_checkpoint(prefix)
         original = tf.train.load_checkpoint(os.path.join(self.source, name))

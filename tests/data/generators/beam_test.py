@@ -1,7 +1,7 @@
 """Tests for bert_tf.data.beam.
 
-Apache Beam is in an environment of its own; what is compared with its results
-is made here, without it.
+Apache Beam is installed in an environment of its own. The expected files are
+made in this process, without Beam.
 """
 
 import contextlib
@@ -68,7 +68,7 @@ def _text(num_documents, seed):
 
 
 def _write_input(folder):
-    """Writes several files: one compressed, one blank, two without an end."""
+    """Writes inputs: one compressed, one blank, two without a last newline."""
     texts = {
         "text-0": _text(40, 1),
         "text-1": "\n \n",
@@ -106,7 +106,7 @@ class WithoutBeamTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "-r requirements-beam"):
             run(config_cls(runner="SparkRunner", **flags))
         self.assertEmpty(os.listdir(folder))
-        # Else the sentence would not have been tested here.
+        # If Beam were installed here, the error would not have been tested.
         self.assertIsNone(importlib.util.find_spec("apache_beam"))
 
     @parameterized.parameters(
@@ -131,7 +131,7 @@ class BeamTest(tf.test.TestCase):
         ours = self.create_tempdir("ours").full_path
         beams = os.path.join(self.create_tempdir().full_path, "beams")
         _write_input(ours)
-        # A copy, as a gzip file has the second of its making in it.
+        # A second gzip file would differ in its time stamp, so copy the first.
         shutil.copytree(ours, beams)
         self.folders = {"ours": ours, "beams": beams}
 
@@ -168,7 +168,7 @@ class BeamTest(tf.test.TestCase):
         beams = _contents(os.path.join(self.folders["beams"], folder))
         self.assertEqual(ours.keys(), beams.keys())
         for name, contents in ours.items():
-            # Not assertEqual, whose message would be the contents.
+            # A failing assertEqual would print the whole contents.
             self.assertTrue(contents == beams[name], name)
 
     def test_processes_write_the_records_of_the_local_generator(self):
@@ -184,7 +184,7 @@ class BeamTest(tf.test.TestCase):
         self.assert_same_files("out")
 
     def test_a_job_server_writes_the_same_records(self):
-        """Beam's own one stands in for that of Flink, which is asked alike."""
+        """Uses Beam's own job server; Flink's has the same protocol."""
         self.create_here("out/x.tfrecord")
         (port,) = ports.free(1)
         server = subprocess.Popen(
@@ -227,7 +227,7 @@ class BeamTest(tf.test.TestCase):
             made = found[where]
             self.assertEqual(made.keys(), ours.keys())
             for name, contents in ours.items():
-                # Which names the output file.
+                # A manifest names its output file, which differs here.
                 if not name.endswith(".manifest.json"):
                     self.assertTrue(bytes.fromhex(made[name]) == contents, name)
         self.assertIn("Stopped.", found["stopped"])

@@ -17,15 +17,15 @@ from tests.support import record_files
 from tests.support.shared_data import golden
 from tests.support.shared_data import squad_articles
 
-# By chance, seeds 1 to 12 are 3.8 errors apart in one of the 24 comparisons;
-# seeds 201 to 300 are at most 2.4.
+# Seeds 1 to 12 would fail by chance: one of 24 comparisons is 3.8 errors apart.
+# Seeds 201 to 300 are at most 2.4 apart, so the generators agree.
 _SEEDS = range(101, 113)
 _LENGTH = 64
 _PREDICTIONS = 10
 
 
 def statistics(records, mask_id):
-    """Returns what the two generators have to agree in."""
+    """Returns the statistics in which the two generators must agree."""
     ids = records["input_ids"]
     second = records["segment_ids"].sum(axis=1)
     lengths = records["input_mask"].sum(axis=1)
@@ -59,9 +59,8 @@ def statistics(records, mask_id):
 class GeneratorsAgreeTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(False, True)
     def test_within_three_standard_errors(self, do_whole_word_mask):
-        # Over 100,000 records in all. Records of one pass over a document are
-        # not independent of each other, but runs with different seeds are: the
-        # standard errors come from the differences between runs.
+        # Records of one pass depend on each other, but runs with different
+        # seeds do not, so the standard errors come from several runs.
         vocab_file = golden("vocab/bert-base-uncased-vocab.txt")
         folder = self.create_tempdir().full_path
         with open(folder + "/in.txt", "w", encoding="utf-8") as file:

@@ -92,7 +92,7 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
         return self.create_tempfile(name, text).full_path
 
     def test_lines_without_tokens_are_left_out(self):
-        # U+00AD, the soft hyphen, is no white space but vanishes.
+        # U+00AD is no white space, but the tokenizer removes it.
         text = self._write_text("\u00ad\n\nthe cat\n\u00ad\nsat\n\n\u00ad\n")
 
         documents = original_generator.read_documents(
@@ -135,7 +135,7 @@ class OriginalGeneratorTest(tf.test.TestCase, parameterized.TestCase):
             separators = np.flatnonzero(ids == vocabulary.sep_id)
             self.assertEqual(separators[-1], length - 1)
             self.assertAllEqual(ids[length:], np.zeros(max_seq_length - length))
-            # Segment 1 begins after the first [SEP] and has tokens.
+            # Segment 1 must begin after the first [SEP] and have tokens.
             segment_start = np.argmax(made["segment_ids"][row])
             self.assertIn(segment_start - 1, separators)
             self.assertLess(segment_start, length - 1)

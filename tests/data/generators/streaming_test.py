@@ -26,12 +26,12 @@ _TOKENS = [
     *("##" + letter for letter in _LETTERS),
     *_LETTERS,
 ]
-# Small parts, so that a little text makes many.
+# Tokens per part: few, so that a little text makes many parts.
 _SMALL_PARTS = 3000
 
 
 def text(rng, num_documents, num_lines=5, num_sentences=3):
-    """Paragraphs of sentences of words of two to five letters."""
+    """Returns documents of sentences; words have two to five letters."""
     documents = []
     for _ in range(num_documents):
         lines = []
@@ -82,7 +82,7 @@ class StreamingGeneratorTestCase(files_case.FilesCase):
         return CreatePretrainingDataConfig(**(values | flags))
 
     def generate(self, name="out", num_files=3, input_files=None, **flags):
-        """Returns the result, and the contents of its files."""
+        """Writes `num_files` files of records; returns the result."""
         paths = [
             os.path.join(self.folder, f"{name}-{number}.tfrecord")
             for number in range(num_files)
@@ -101,7 +101,7 @@ class StreamingGeneratorTestCase(files_case.FilesCase):
         return os.path.join(self.folder, f"{name}.work")
 
     def threads(self):
-        """Lets the work be done in this process, which starts faster."""
+        """Replaces worker processes by threads, which start faster."""
         return mock.patch.object(worker_processes, "pool", ThreadPoolExecutor)
 
 
@@ -128,12 +128,12 @@ class ResultTest(StreamingGeneratorTestCase):
             random_next += int(records["next_sentence_labels"].sum())
         self.assertEqual(counts.num_instances, total)
         self.assertEqual(counts.num_random_next, random_next)
-        # A random token may be [MASK] too.
+        # A random token may be [MASK], too, so a few more tokens are.
         self.assertNear(counts.num_masked, masked, 5)
         self.assertNear(counts.num_masked / counts.num_predicted, 0.8, 0.03)
         self.assertGreater(counts.num_truncated, 0)
 
-    # Another digest is another data set, made by the same flags.
+    # If a digest changes, equal flags no longer make equal data sets.
     @parameterized.parameters(
         ("a49e2359dd70e251", {}),
         (
@@ -252,7 +252,7 @@ class RestartTest(StreamingGeneratorTestCase):
             with self.assertRaises(KeyboardInterrupt):
                 self.generate()
             finished = glob.glob(os.path.join(self.folder, "out-*"))
-            # One file; that which was growing is removed.
+            # One file is finished; the unfinished file was removed.
             self.assertLen(finished, 1)
             limit = None
             result = self.generate()

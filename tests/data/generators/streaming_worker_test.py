@@ -31,7 +31,7 @@ class PermutedTest(tf.test.TestCase, parameterized.TestCase):
         everything = np.arange(size)
         image = streaming_worker.permuted(everything, size, 3)
         self.assertAllEqual(np.sort(image), everything)
-        # The image of a number does not depend on the other numbers.
+        # The image of a number must not depend on the other numbers.
         some = everything[size // 3 :: 7]
         self.assertAllEqual(
             streaming_worker.permuted(some, size, 3), image[size // 3 :: 7]
@@ -39,7 +39,7 @@ class PermutedTest(tf.test.TestCase, parameterized.TestCase):
         if size >= 1000:
             other = streaming_worker.permuted(everything, size, 4)
             self.assertLess(np.mean(other == image), 0.01)
-            # Adjacent numbers are spread everywhere.
+            # Two random points of an interval are 1/3 of it apart on average.
             gaps = np.abs(np.diff(image)).mean() / size
             self.assertNear(gaps, 1 / 3, 0.03)
 
@@ -54,7 +54,7 @@ class PermutedTest(tf.test.TestCase, parameterized.TestCase):
 
 class WorkerTest(tf.test.TestCase):
     def test_does_not_import_tensorflow(self):
-        # Each worker would take half a gigabyte and seconds to start.
+        # With TensorFlow each worker would take 0.5 GB, and seconds to start.
         code = (
             "import sys\n"
             "from bert_tf.data.generators import streaming_worker\n"
@@ -67,7 +67,7 @@ class WorkerTest(tf.test.TestCase):
 
 class InstancePlannerTest(tf.test.TestCase):
     def store(self, documents):
-        """A store of documents, given as lists of sentence lengths."""
+        """Returns a store of documents, given as lists of sentence lengths."""
         folder = self.create_tempdir().full_path
         writer = TokenStoreWriter(folder, 100)
         for number, lengths in enumerate(documents):
@@ -92,7 +92,7 @@ class InstancePlannerTest(tf.test.TestCase):
             [[4, 3, 3, 4, 4, 9, 2], [1, 1]], 12, next_sentence_pairs=False
         )
         spans = sorted(zip(plan.a_starts, plan.a_lengths, strict=True))
-        # Target 10: 4+3+3; 4+4+9 loses 7 from its ends; 2; 1+1.
+        # Target 10: 4+3+3 fits, 4+4+9 loses 7 at its ends, 2 and 1+1 remain.
         self.assertLen(spans, 4)
         self.assertEqual([spans[0], *spans[2:]], [(0, 10), (27, 2), (29, 2)])
         self.assertEqual(spans[1][1], 10)
@@ -102,8 +102,8 @@ class InstancePlannerTest(tf.test.TestCase):
         self.assertEqual(plan.truncated.sum(), 1)
 
     def test_every_sentence_is_used_once_in_a_pass(self):
-        # Sentences fit exactly, so that nothing is truncated, and what a
-        # random next sentence displaces has to come back.
+        # Sentences fit exactly, so nothing is truncated. A random next segment
+        # displaces sentences, so a later record must use them.
         documents = [[5] * (7 + 3 * number) for number in range(40)]
         store, plan = self.plan(documents, 33)
         self.assertFalse(plan.truncated.any())
@@ -144,7 +144,7 @@ class NumPredictionsTest(tf.test.TestCase, parameterized.TestCase):
 
 class ChooseWordsTest(tf.test.TestCase):
     def choose(self, starts, segments, wanted, rows):
-        """`starts`: 1 starts a word, 0 goes on, None is no candidate."""
+        """`starts`: 1 starts a word, 0 continues it, None is no candidate."""
         candidates = np.tile([mark is not None for mark in starts], (rows, 1))
         return masks.choose_words(
             candidates,
@@ -179,8 +179,8 @@ class ChooseWordsTest(tf.test.TestCase):
             self.assertNear(actual[tokens], rows * share, 4 * error)
 
     def test_continuation_joins_the_word_before_the_separator(self):
-        # Truncation can leave B with a "##" token in front; the first token of
-        # all is a word whatever it is.
+        # Truncation can leave B a "##" token in front, which joins the last
+        # word of A. The first token of all always starts a word.
         chosen = self.choose([None, 0, 1, None, 0, None], [0] * 6, 2, rows=500)
         found = {tuple(np.flatnonzero(row).tolist()) for row in chosen}
         self.assertEqual(found, {(1,), (2, 4)})
@@ -220,10 +220,10 @@ class TokenStoreTest(files_case.FolderCase):
         append(writer, [[5, 6], [7]], [0, 1])
         writer.save()
         append(writer, [[1, 2, 3]], [1])
-        writer.close()  # Like a kill: appended, not saved.
+        writer.close()  # The last append is not saved.
         writer = TokenStoreWriter(self.folder, _VOCAB_SIZE)
         self.assertEqual(writer.progress.lines, 2)
-        # The document of the last saved sentence continues.
+        # Document 1 was saved in part, so its next sentence must join it.
         append(writer, [[8], [9]], [1, 2])
         writer.finish()
         self.assert_holds([5, 6, 7, 8, 9], [0, 2, 3, 4, 5], [0, 1, 3, 4])

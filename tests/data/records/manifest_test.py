@@ -194,7 +194,7 @@ class SampleTest(tf.test.TestCase):
         )
 
     def test_places_are_those_of_the_flags(self):
-        # Also without the flags: data sets made before keep their hash.
+        # The hash leaves places out, so both lists must have each of them.
         self.assertEqual(
             {*manifest._PLACES},
             fields_affecting(CreatePretrainingDataConfig, "place"),

@@ -46,7 +46,7 @@ class ClassificationTest(tf.test.TestCase, parameterized.TestCase):
         ({"pair": True}, {}, {}, ("text", "text_pair")),
         ({"name": "mrpc"}, {}, {}, ("text", "text_pair")),
         ({"name": "sst-2"}, {}, {}, ("text",)),
-        # Models of other projects do not store it.
+        # Models of other projects store no columns, so --pair decides.
         ({}, {"columns": None}, {}, ("text",)),
         ({}, {"columns": None}, {"pair": True}, ("text", "text_pair")),
         ({"pair": True}, {}, {"pair": False}, ("text",)),

@@ -100,7 +100,7 @@ class FillMaskTest(tf.test.TestCase):
         self.assertGreater(len({*outputs["tokens"].numpy().ravel()}), _TOP_K)
         for text, masks in zip(_TEXTS, expected, strict=True):
             self._compare(serve(text=tf.constant([text])), [masks])
-        # Texts without [MASK], in batches and alone.
+        # Texts without [MASK] have no candidates, in batches and alone.
         texts = ["cat", _TEXTS[0], ""]
         self._compare(serve(text=tf.constant(texts)), [[], expected[0], []])
         for texts in ([], [""], ["the mask", ""]):
@@ -145,7 +145,7 @@ class FillMaskTest(tf.test.TestCase):
         rows = _pack(head, *_TEXTS)
         expected = head.answer(model(rows.inputs), rows)
         outputs = serving_module.compute(model, rows.inputs, 2, head.condense)
-        # No tensor has the vocabulary as an axis.
+        # An axis as long as the vocabulary would take too much memory.
         for values in outputs.values():
             self.assertEqual(values.shape, [len(_TEXTS), 3, _TOP_K])
         received = head.answer(outputs, rows)
@@ -170,7 +170,7 @@ class FillMaskTest(tf.test.TestCase):
             is_mask = [span == b"[MASK]" for span in spans]
             self.assertEqual(is_mask, [x == mask_id for x in tokens])
             self.assertEqual(sum(is_mask), text.count("[MASK]"))
-        # In bytes, also after multi-byte characters.
+        # Offsets count bytes, so multi-byte characters must move them.
         self.assertAllEqual(starts[3][-1], len(texts[3].encode()) - 6)
         self.assertAllEqual(ids[-1], [mask_id, mask_id])
         self.assertAllEqual(starts[-1], [0, 6])

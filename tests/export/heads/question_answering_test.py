@@ -85,7 +85,7 @@ def _head(task=_TASK, lengths=(_LENGTH,), **settings):
 
 
 def _predict(head, texts, logits):
-    """Returns the examples and what the library says of them."""
+    """Returns the examples and the library's predictions for them."""
     examples = [squad_examples.make_example("", *row) for row in texts]
     features = head.task.featurize(examples, head.tokenizer)
     outputs = {name: list(x) for name, x in logits.items()}
@@ -162,7 +162,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
             answers, strings["context"], n_best.values(), strict=True
         ):
             probs = {x["text"]: x["probability"] for x in entries}
-            # Of the n best, a few have other texts in the original.
+            # A few n-best texts of the original differ, so compare only two.
             self.assertAllClose(
                 [answer["score"], answer["no_answer_score"]],
                 [probs[answer["answer"]], probs.get("", 0.0)],
@@ -196,7 +196,7 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(len(num_answers), 20)
 
     def test_equal_long_tokens_count_as_distinct(self):
-        # Tokens of more bytes than are compared: equal ones count as distinct.
+        # Texts over 1,024 bytes are not compared, so both tokens count.
         head = _head()
         context = f"cat {'x' * 2000} dog {'x' * 2000} cat"
         rows = head.pack(_strings([("cat", context)]))
@@ -208,8 +208,8 @@ class QuestionAnsweringTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(answer["answer"].numpy()[0].decode(), "x" * 2000)
         self.assertEqual(answer["start"].numpy()[0], 4)
         scores = np.exp(np.add.outer(logits[0, 3:8], logits[0, 3:8]))
-        # Of all spans one "cat", of score 1, counts as the other; "no answer"
-        # has score 1, too.
+        # The two "cat" count as one span, but "no answer" adds a score of 1,
+        # too, so the sum is the same as over all spans.
         self.assertAllClose(
             answer["score"].numpy()[0],
             scores[1, 1] / scores[np.triu_indices(5)].sum(),

@@ -111,11 +111,11 @@ class TaggingTest(tf.test.TestCase, parameterized.TestCase):
         texts = [*_TEXTS, *_random_texts(60)]
         expected = model.predict(texts)
         self.assertEqual(_describe(serve(texts)), expected)
-        # One at a time: rows of other lengths, and one without words.
+        # Single texts make rows of other lengths, and one without words.
         for text, wanted in zip(_TEXTS[:5], expected, strict=False):
             self.assertEqual(_describe(serve([text])), [wanted])
         tags = [tag for row in expected for tag in row["tags"]]
-        # The predictions are not all the same.
+        # Equal tags everywhere would hide errors.
         self.assertGreater(len(set(tags)), 2)
 
     @pytest.mark.slow

@@ -33,7 +33,7 @@ _TEXTS = (
 )
 _PAGE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "on_device.md"
 _FILE = "topics_text.tflite"
-# Heads whose answers are those of the SavedModel.
+# The answers of these heads must equal the SavedModel's.
 _AS_SAVED = (
     "classification",
     "pair",
@@ -178,7 +178,7 @@ class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(
             set(answer), {"start_logits", "end_logits", "starts", "ends"}
         )
-        # [CLS], four tokens of the question, [SEP].
+        # [CLS], four tokens of the question and [SEP] have no offsets.
         nowhere = [-1] * 6
         self.assertAllEqual(
             answer["starts"],
@@ -217,7 +217,7 @@ class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 _HEAD_LENGTH = every_head.MAX_SEQ_LENGTH
-# Heads that need different operators of TensorFlow Lite.
+# These heads need different operators of TensorFlow Lite, so each is tested.
 _DIFFERENT = (
     "classification",
     "question_answering",
@@ -226,8 +226,8 @@ _DIFFERENT = (
     "fill_mask",
     "embeddings",
 )
-# Each head is in float32 with free shapes; those with different operators are
-# also in float16 and dynamic, with one of the two shapes each.
+# Every head is tested in float32 with free shapes. The heads above are tested
+# in float16 and dynamic, too: one with static shapes, one with free shapes.
 _PAIRS = [
     ((name, first), (name, second))
     for name, (first, second) in zip(
@@ -291,7 +291,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
         is_mask = rows["input_ids"] == mask_id
         self.assertTrue(is_mask.any())
         without = rows | {"input_ids": np.where(is_mask, 5, rows["input_ids"])}
-        # In sequence, as tensors change their sizes.
+        # In this order tensors become empty and grow again, which must work.
         for one in (rows, without, rows):
             self._assert_same(model.run(one), _expect(built, one), 1e-4)
 

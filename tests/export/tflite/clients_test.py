@@ -1,4 +1,4 @@
-"""MediaPipe, the Task Library and old runtimes run .tflite files."""
+"""Tests .tflite files in MediaPipe, the Task Library and old runtimes."""
 
 import os
 
@@ -180,7 +180,7 @@ class OldRuntimeTest(tf.test.TestCase, parameterized.TestCase):
             )
 
     def test_rejects_files_without_compatibility(self):
-        # Otherwise --compatibility would be useless.
+        # If the old runtime read this file, no one would need the flag.
         self.assertIn("FULLY_CONNECTED", self.answers["int8"])
 
 

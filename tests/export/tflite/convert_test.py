@@ -153,7 +153,7 @@ class ColumnScalesTest(tf.test.TestCase):
     def test_a_great_input_keeps_the_precision_of_others(self):
         projection = _projection([1.0] * 4, width=200)
         kernel = projection.kernel.numpy()
-        kernel[2] /= 30.0  # Of which as much comes as of the others.
+        kernel[2] /= 30.0  # Makes up for the great input.
         projection.kernel.assign(kernel)
         model = _Dense(projection)
         samples = _random_samples(width=200)

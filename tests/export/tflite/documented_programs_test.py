@@ -100,7 +100,7 @@ class DocumentedProgramsTest(tf.test.TestCase):
         program = _program(
             "python", "from ai_edge_litert.interpreter import Interpreter"
         )
-        # Ids of a large vocabulary.
+        # The page's ids exceed the test's vocabulary, so replace them.
         program, count = re.subn(
             r"(?m)^ids = .*$", "ids = [2, 7, 9, 3]", program
         )
@@ -140,7 +140,7 @@ class DocumentedProgramsTest(tf.test.TestCase):
         node, packages = _node()
         os.symlink(packages, os.path.join(self.folder, "node_modules"))
         run = functools.partial(environments.run, node, **self.options)
-        # Each waits for a minute before it ends.
+        # Each program waits for a minute before it ends, so run both at once.
         with futures.ThreadPoolExecutor() as pool:
             one, every = pool.map(run, ("classify.mjs", "classify_all.mjs"))
         self._assert_scores(one)

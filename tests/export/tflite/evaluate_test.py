@@ -53,7 +53,7 @@ class ScoresTest(_RowsCase):
         self.assertEqual(found.num_examples, 9)
         self.assertGreater(found.milliseconds, 0.0)
         if name not in ("tagging", "regression", "multi_label"):
-            # In percent; tagging finds nothing in these rows.
+            # Percentages exceed 1; tagging finds nothing in these rows.
             self.assertBetween(found.score, 1.1, 100.0)
 
     @parameterized.named_parameters(

@@ -1,4 +1,4 @@
-"""The .tflite files of every head run by OpenVINO."""
+"""Tests that the .tflite files of every head run in OpenVINO."""
 
 import json
 import os
@@ -69,7 +69,7 @@ class OpenvinoTest(tf.test.TestCase, parameterized.TestCase):
             for output, values in expected.items():
                 actual = outputs.pop(f"{number}:{output}")
                 self.assertEqual(actual.shape, values.shape)
-                # Another of almost equal numbers may be the largest.
+                # Dynamic rounding may choose another of nearly equal indices.
                 if values.dtype.kind == "f" or quantization != "dynamic":
                     self.assertAllClose(actual, values, tolerance, tolerance)
         self.assertEmpty(outputs)

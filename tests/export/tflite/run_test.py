@@ -79,7 +79,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         run = LiteModel.run
 
         def wrong(self, inputs):
-            # Only in the last row of many.
+            # Only rows from the fourth on are wrong, so all must be checked.
             answer = run(self, inputs)
             return {
                 name: x + 2e-4 * (np.arange(len(x)) > 2)[:, np.newaxis]
@@ -99,7 +99,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
 
 
 def _client_build(head="classification", pair=False, reads="ids", **settings):
-    """Returns the parts of a `Build` that are read."""
+    """Returns the parts of a `Build` that `find_warning` reads."""
     tokenizer = BertTokenizer(client_models.VOCABULARY, **settings)
     return types.SimpleNamespace(
         name=head,
@@ -179,7 +179,7 @@ class AgreementTest(tf.test.TestCase):
         self.assertEqual(share, 0.5)
 
     def test_only_first_candidates_count(self):
-        # Two rows with up to two masks and two candidates each.
+        # Two rows with two masks (one is padding) and two candidates each.
         expected = [[[[4, 5], [6, 7]], [[8, 9], [-1, -1]]]]
         actual = [[[[4, 6], [7, 6]], [[8, 9], [-1, -1]]]]
         share = self._count("token_ids", expected, actual, head="fill_mask")

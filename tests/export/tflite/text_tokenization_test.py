@@ -15,7 +15,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.tokenizer import LiteTokenizer
 from tests.support.shared_data import golden
 
-# The beginnings of golden texts that are tokenized differently.
+# Golden texts that begin so are tokenized differently, as documented.
 _FINAL_SIGMAS = ("ΑΒΓ Σίσυφος ΟΔΟΣ", "ὈΔΥΣΣΕΎΣ", 'ŔﬁΣ"')
 _LONG_WORDS = ("x" * 201, "ж" * 201)
 _INVALID = (b"a \xff b", b"c \xe6\x9d", b"\xc0\xaf d \xed\xa0\x80 e\xf0\x9f")
@@ -77,7 +77,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(different, len(begins))
         for begin in begins:
             self.assertTrue(any(text.startswith(begin) for text in different))
-        # The offsets of the tokenizer have tests of their own.
+        # Other tests check the tokenizer's offsets, so compare with it.
         wanted = self._tokenize(tf.constant([*texts, *_INVALID]))
         answer, _ = self._run([*texts, *_INVALID])
         for name, values in wanted.items():
@@ -99,7 +99,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
             if found.tolist() != one.tolist()
         ]
         self.assertEqual(different, exceptions)
-        # The others are letters that no token of the vocabulary has.
+        # No token has one of the other letters, so their words are [UNK].
         others = {*range(1, 0xD800), *range(0xE000, 0x110000)} - set(
             code_points
         )

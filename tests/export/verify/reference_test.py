@@ -1,4 +1,4 @@
-"""Tests for export.verify.reference: whom it believes, and what it detects."""
+"""Tests for export.verify.reference: its doubts, and the faults it detects."""
 
 import dataclasses
 import os
@@ -52,7 +52,7 @@ class ReferenceTest(files_case.FolderCase):
         self.assertEqual(tokens[0][:4], [b"[CLS]", b"the", b"cat", b"[SEP]"])
         self.assertEqual(tokens[1][-2:], [b"mat", b"[SEP]"])
         attention = expected.values["attention"]
-        # [B, layers, heads, T, T]
+        # The shape is [B, layers, heads, T, T].
         self.assertEqual(attention.shape[:1] + attention.shape[3:], (2, 12, 12))
         self.assertAllClose(attention.sum(-1), np.ones(attention.shape[:-1]))
         self.assertAllEqual(attention[0, ..., 4:], 0 * attention[0, ..., 4:])
@@ -81,7 +81,7 @@ class DoubtTest(files_case.FolderCase):
 
     @pytest.mark.slow
     def test_texts_with_close_answers_or_tags(self):
-        """All outputs of a chosen answer are doubtful, and tags of a text."""
+        """Equal logits make all outputs of an answer and all tags doubtful."""
         text = "the cat sat on the mat. " * 3
         for name, output, row in (
             ("question_answering", "score", {"question": "a", "context": text}),
@@ -110,7 +110,7 @@ def _threshold(stored):
 
 
 class FaultTest(tf.test.TestCase, parameterized.TestCase):
-    """Correct exports are right for their model, and wrong for others."""
+    """Compares correct exports with their models and with changed ones."""
 
     def _faults(self, name, change=lambda stored: stored, **settings):
         published = every_head.publish(with_ids=False)[name]
@@ -166,7 +166,7 @@ class FaultTest(tf.test.TestCase, parameterized.TestCase):
     )
     @pytest.mark.slow
     def test_detects_other_code(self, name, patch, fault):
-        """As of an export by another version of the project."""
+        """Detects an export by another version of the project."""
         with patch:
             self.assertIn(fault, self._faults(name))
 

@@ -41,8 +41,8 @@ _ROWS = [{"text": first, "text_pair": second} for first, second in _PAIRS]
 
 
 def setUpModule():
-    # Enough to find what is broken here; the exporter sends all of them in the
-    # tests of what other programs read.
+    # These batches are enough to find the faults made here. The tests of other
+    # programs send all batches of the exporter.
     mock.patch.object(
         Reference, "batches", lambda self: [_ROWS[:1], _ROWS]
     ).start()
@@ -133,7 +133,7 @@ class VerifyTest(files_case.FolderCase):
             savedmodel.verify(version, self.model)
 
     def test_detects_another_vocabulary(self):
-        # The same words with two ids swapped.
+        # Two ids are swapped, so equal words get other ids.
         tokens = list(tiny_model.TOKENS)
         first, second = tokens.index("cat"), tokens.index("mat")
         tokens[first], tokens[second] = tokens[second], tokens[first]
@@ -147,7 +147,7 @@ class VerifyTest(files_case.FolderCase):
         self.assertIn("not the vocabulary", faults["vocabulary"][0])
         self.assertIn("input_ids is ", faults["tokenize"][0])
         self.assertIn("serving_default", faults)
-        # Calls with ids are not affected.
+        # Calls with ids read no vocabulary, so they have no faults.
         self.assertNotIn("from_ids", faults)
 
     def test_detects_a_missing_signature(self):
@@ -201,7 +201,7 @@ class VerifyTest(files_case.FolderCase):
             (first, *_) = of_export(*arguments)
             wrong = {n: x[::-1] for n, x in first.expected.values.items()}
             expected = dataclasses.replace(first.expected, values=wrong)
-            # A batch of one row is its own reverse.
+            # The reverse of one row is the row itself, so change its label.
             wrong["label"] = np.array([b"never"], object)
             return [dataclasses.replace(first, expected=expected)]
 
@@ -291,9 +291,9 @@ class CompareTest(tf.test.TestCase):
     def test_logits_may_differ_more_than_probabilities(self):
         logits = np.array([[9.0, -2.0, 1.0], [0.5, 0.25, 0.0]], np.float32)
         for name, place, distance, count in (
-            ("start_logits", (0, 1), 5e-5, 0),  # Of next to no probability.
-            ("start_logits", (0, 1), 5e-4, 1),  # Too far, whatever it means.
-            ("start_logits", (1, 1), 5e-5, 1),  # Of one third.
+            ("start_logits", (0, 1), 5e-5, 0),  # Almost no probability.
+            ("start_logits", (0, 1), 5e-4, 1),  # Too far in any case.
+            ("start_logits", (1, 1), 5e-5, 1),  # A probability of 1/3.
             ("score", (0, 1), 5e-5, 1),  # Not a logit.
         ):
             actual = logits.copy()
@@ -301,7 +301,7 @@ class CompareTest(tf.test.TestCase):
             found = Comparison(1e-5, {name: 1.0})
             found.add("a call", Expected({name: logits}), {name: actual})
             self.assertLen(found.faults, count, (name, place, distance))
-        for distance, count in ((0.5, 0), (3.0, 1)):  # In half precisions.
+        for distance, count in ((0.5, 0), (3.0, 1)):  # In half precision.
             actual = logits.copy()
             actual[0, 1] -= distance
             found = _find(
