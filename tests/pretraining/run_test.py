@@ -356,8 +356,7 @@ class FullDiskTest(pretrain_case.PretrainCase):
     @pytest.mark.slow
     def test_training_continues_without_checkpoints(self):
         with full_disk.mount(self, megabytes=4) as folder:
-            # 1 MB holds one checkpoint (0.6 MB) and the model (0.2 MB), not
-            # more.
+            # 1 MB holds one checkpoint (0.6 MB) and the model (0.2), not two.
             wide = dataclasses.replace(
                 tiny_pretraining.CONFIG, hidden_size=128, intermediate_size=128
             )

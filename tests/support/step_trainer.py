@@ -64,7 +64,7 @@ class StepTrainer:
       max_micro_batch_size: Maximum rows of a micro-batch; 0 means all.
       policy: The dtype policy.
       optimizer: Its name.
-      learning_rate: The peak, after two steps; it is 0 after
+      learning_rate: The peak, reached after two steps; it falls to 0 at
         `num_train_steps`.
       num_train_steps: Steps of the schedule.
       dropout: The rate of all dropout.
