@@ -82,7 +82,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual((spec.name, spec.version.value), ("toy", 3))
         self.assertEqual(spec.signature_name, "serving_default")
         outputs = response.outputs
-        # The fields that clients read by name.
+        # Clients read these typed fields, so they must not be empty.
         self.assertEqual(outputs["scaled"].float_val, [10, 25, -10, 0])
         self.assertEqual(outputs["length"].int_val, [2, 10])
         labels = ["café".encode(), b"long"]
@@ -206,7 +206,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             ("other", "regress", "must access the same model name"),
             ("", "regress", "empty model name"),
             ("toy", "nix", "not found in model graph: nix"),
-            # Signatures of TensorFlow 2 have placeholders of their own.
+            # Signatures of TensorFlow 2 never share their placeholders.
             ("toy", "classify", "Input tensor must be the same"),
         ):
             task.model_spec.name = name

@@ -26,7 +26,7 @@ class Page:
     Attributes:
       contents: The bytes.
       status: The status in place of 200.
-      stops: Numbers of bytes after which the connection breaks, one each request.
+      stops: The bytes after which the connection breaks, for each request.
       headers: Headers beside Content-Length, ETag and Accept-Ranges.
       has_ranges: Whether the server obeys a Range header.
       has_conditions: Whether the server obeys an If-Range header.
