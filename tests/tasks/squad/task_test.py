@@ -173,7 +173,7 @@ class SquadTaskTest(files_case.FilesCase):
         )
 
     def test_threshold_is_chosen_used_and_stored(self):
-        """Tests that it is selected on dev, used, and stored with the model."""
+        """The threshold is selected on dev, used, and stored with the model."""
         examples = self._read(
             (
                 "ann met bob",
@@ -267,7 +267,7 @@ class SquadEnsembleTest(files_case.FilesCase):
         )
         predictions = squad_predictions.combine(paths)
         self.assertEqual([one.qas_id for one in predictions], ["b", "a"])
-        # Two of three systems prefer x.
+        # Two of three systems prefer x, and its mean is higher than y's.
         self.assertEqual([one.answer() for one in predictions], ["x", "z"])
         first = {one.text: one.probability for one in predictions[0].nbest}
         self.assertEqual(list(first), ["x", "y", "v"])
