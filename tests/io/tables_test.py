@@ -131,7 +131,7 @@ class ReadTableTest(files_case.FolderCase):
                 self.read("a.csv", f"{named}\n{rest}"),
                 [(3, {"a,x": "1", "b": "2"})],
             )
-        # A comma in the header, or quotation marks around it, decide.
+        # A comma or quotation marks in the header: commas are separators.
         self.assertEqual(
             self.read("a.csv", "a;b,c\n1;2,3\n"),
             [(2, {"a;b": "1;2", "c": "3"})],

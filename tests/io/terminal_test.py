@@ -188,7 +188,7 @@ class BarTest(tf.test.TestCase):
     def test_a_terminal_shows_whole_numbers_rate_and_remaining_time(self):
         stream = Stream(True)
         bar = self._bar(stream, 1560, "training", "step")
-        self.now += 20.0  # Compilation.
+        self.now += 20.0  # Compilation must not count.
         bar.move_to(1, None)
         last = stream.getvalue().split("\r")[-1]
         self.assertStartsWith(last, "training 1/1560 |")

@@ -170,7 +170,6 @@ class WorkersTest(pretrain_case.PretrainCase):
         self.assertEqual(stops[0], stops[1])
         for log in logs:
             self.assertIn("skipped, 1 of at most 1", log)
-        # Only the chief logs the progress, or lines would appear twice.
         self.assertIn("tokens/s", logs[0])
         self.assertNotIn("tokens/s", logs[1])
         steps = [line["step"] for line in self.metrics()]

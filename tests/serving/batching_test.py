@@ -647,7 +647,7 @@ class PieceSchedulerTest(absltest.TestCase):
                 errors.OverloadError, "max_enqueued_batches"
             ):
                 await _start(pieces, servable, [3] * 5)
-            # The queue is full while pieces of admitted requests wait.
+            # These rows fill the queue, but admitted pieces must still run.
             small = [_start(pieces, servable, [x] * 4) for x in (4, 5)]
             await asyncio.sleep(0)
             servable.gate.set()

@@ -121,7 +121,7 @@ class GoneTest(toy_models.ToyCase, tf.test.TestCase):
 
 
 class HeldTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
-    """Calls without a whole message, and answers that are not read."""
+    """Calls with incomplete messages, and responses that are not read."""
 
     def connect(self, config):
         return self.enterContext(toy_models.connect(config))
@@ -368,7 +368,7 @@ class RequestsTest(
     @parameterized.parameters(
         (b"431 ", b"max_header_bytes", b"", b"X: " + b"a" * 1000),
         (b"431 ", b"max_header_bytes", b"", b"X: a\r\n" * 170),
-        # Much more than the system's buffers hold, in one line without end.
+        # One endless line, much larger than the system's buffers.
         (b"431 ", b"max_header_bytes", b"", b"X: " + b"a" * (10 << 20)),
         (b"414 ", b"max_url_bytes", b"?" + b"a" * 500, b""),
         (b"414 ", b"max_url_bytes", b"?" + b"a" * (10 << 20), b""),
@@ -400,7 +400,7 @@ class RequestsTest(
     def test_refuses_a_trailer_without_end(self):
         with _connected(self.config) as connection:
             connection.sendall(_CHUNKS)
-            # The server closes the connection while it is being written.
+            # The server closes the connection while the trailer is sent.
             with self.assertRaises(ConnectionError):
                 while True:
                     connection.sendall(b"a" * (1 << 20))

@@ -97,7 +97,7 @@ class LimitsTest(
             "127.0.0.1", self.port, timeout=toy_models.TIMEOUT_SECONDS
         )
         with contextlib.closing(connection):
-            # An iterator is sent in chunks, without Content-Length.
+            # An iterator is sent in chunks, so there is no Content-Length.
             connection.request(
                 "POST", toy_models.PREDICT, iter([b" " * 150_000] * 2)
             )
@@ -123,12 +123,12 @@ class LimitsTest(
         examples = [{"x": 1.0}] * 101
         body = {"signature_name": "classify", "examples": examples}
         self.assert_refused("max_request_rows", body, method="classify")
-        # Shorter lists are padded to the longest one.
+        # Lists are padded to the longest one: 5 examples have 105 values.
         lists = [{"x": 1.0, "y": ["a"] * 21}] + examples[:4]
         self.assert_refused(
             "max_request_rows", body | {"examples": lists}, method="classify"
         )
-        # Each example gets a copy of the context.
+        # Each example gets a copy of the context, so 20 copies count.
         body = body | {"examples": examples[:20], "context": {"y": "a" * 1000}}
         self.assert_refused("max_tensor_bytes", body, method="classify")
         request = classification_pb2.ClassificationRequest()
@@ -208,7 +208,7 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
         (_EMPTY * 3, 3),
         # The entry, key, value, dtype, shape and dimension are 6 fields.
         (_field(2, b"\x0a\x00" + _field(2, b"\x08\x01\x12\x02\x12\x00")), 6),
-        # Integers of one and two bytes in packed lists, and floats.
+        # Eight packed integers of any size count as a field; floats do not.
         (_field(2, _field(2, _field(10, b"\x01\x80\x01" * 20))), 2 + 1 + 5),
         (_field(2, _field(2, _field(5, b"\x01" * 160))), 3),
         # Strings and unknown fields have no fields of their own.

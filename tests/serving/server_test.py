@@ -162,7 +162,7 @@ class RemoteTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
 
 
 class VertexTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
-    """The variables of Vertex AI's containers."""
+    """Environment variables of Vertex AI's containers."""
 
     def setUp(self):
         super().setUp()
@@ -298,8 +298,8 @@ class SignalsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(process.wait(_TIMEOUT_SECONDS), 0)
 
 
-# Prints for each of several flags whether weights are packed, and that
-# TensorFlow was not imported.
+# Prints whether weights are packed, for each set of flags, and whether
+# TensorFlow was imported.
 _PACK = """
 import json, os, sys
 from bert_tf.distribute import packed_weights

@@ -181,7 +181,7 @@ class ModelServer:
         return stored
 
     def add_kaggle(self, files, version=3):
-        """Adds the one model of Kaggle's hub, whatever its name."""
+        """Adds the only model of Kaggle's hub; any name finds it."""
         service = "/api/v1/models.ModelApiService"
         self.add_json(f"{service}/GetModelInstance", {"versionNumber": version})
         self.add_json(

@@ -75,7 +75,7 @@ class StepTrainer:
       seed: The seed of dropout.
       objective: The class of the objective.
       all_reduce_dtype: The dtype in which gradients are summed over devices.
-      unpad: Whether to leave padding out.
+      unpad: Whether to compute without padding.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class StepTrainer:
         return self
 
     def train(self, *calls):
-        """Trains `calls` steps in each call into the graph; returns itself."""
+        """Trains calls[i] steps in call i into the graph; returns itself."""
         for count in calls:
             self.is_finite, metrics, self.sums = self.training_step.run(
                 self.iterator, count

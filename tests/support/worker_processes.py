@@ -79,7 +79,7 @@ class Worker:
 
 @contextlib.contextmanager
 def started(count, *arguments, absent=()):
-    """Yields started workers, which differ in --task_index; kills them after.
+    """Yields workers that differ in --task_index; kills them at the end.
 
     Args:
       count: The number of workers.

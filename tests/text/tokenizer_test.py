@@ -395,7 +395,7 @@ class LiteTokenizerTest(tf.test.TestCase):
         self.assertEqual(lite.settings(), tokenizer.settings())
         texts = ["É é A", "ΑΣ Σ aΣ", "a" * 100, "a" * 101]
         self.assertAllEqual(lite.tokenize(texts), tokenizer.tokenize(texts))
-        # Only there does a text end at a NUL; here it is dropped.
+        # With ASCII_LOWER, NUL ends a text; the lite tokenizer drops it.
         self.assertLen(tokenizer.tokenize("a \0 a"), 1)
         self.assertLen(lite.tokenize("a \0 a"), 2)
 
@@ -456,7 +456,7 @@ class SpecialTokensTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_stand_ins_in_text_are_unknown(self):
         tokenizer = BertTokenizer(_VOCABULARY, preserve_special_tokens=True)
-        # The reserved ends of all CJK blocks.
+        # Unassigned CJK characters may stand in for preserved tokens.
         text = "".join(chr(c) for c in range(0x2CEA2, 0x2CEB0)) + "\U0002fa1e"
         tokens, _ = _tokens(tokenizer, text)
         self.assertEqual(tokens, ["[UNK]"] * 15)

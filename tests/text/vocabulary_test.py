@@ -210,7 +210,7 @@ class LearnTest(tf.test.TestCase, parameterized.TestCase):
             | {"the": 500, "then": 300},
             6500,
         ),
-        # Characters that the original would strip.
+        # The original would strip these line separators from a token.
         ("2bedc1ccb3c15f7c", {"a\u2028": 50, "\u2029": 70, "ab": 3}, 130),
     )
     def test_tokens_are_those_of_earlier_versions(

@@ -281,7 +281,7 @@ class TrainingStateTest(tf.test.TestCase):
 
     def test_ignores_and_logs_moments_of_untrained_weights(self):
         state = self._optimizer_state()
-        # A classifier that this model does not have.
+        # The moment of a classifier, which this model does not have.
         state["output_weights/adam_m"] = np.ones((3, 16), np.float32)
         variables, _ = self._build()
         optimizer = optimizers.build_optimizer("bert_adam")

@@ -40,7 +40,7 @@ class WarmupLinearDecayTest(tf.test.TestCase, parameterized.TestCase):
         (0, 0.0),
         (1, 0.2),
         (9, 1.8),
-        (10, 1.8),  # The jump: 2 * (1 - 10 / 100).
+        (10, 1.8),  # Warm-up ends: 2 * (1 - 10 / 100).
         (55, 0.9),
         (100, 0.0),
         (170, 0.0),

@@ -56,7 +56,7 @@ class _Trained:
 
 @functools.cache
 def _trained(**options):
-    """Returns a `_Trained`; building one takes long."""
+    """Returns a `_Trained`; tests share it, because building takes long."""
     return _Trained(**options)
 
 

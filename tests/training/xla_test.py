@@ -259,8 +259,8 @@ class _TestCase(tf.test.TestCase, parameterized.TestCase):
         """Checks that nothing in a step has an unknown shape or a string."""
         self.assertNotEmpty(graphs)
         for graph in graphs:
-            # Gradients compute the axes to sum over, which XLA knows when it
-            # compiles.
+            # Gradients compute the axes to sum over, but XLA knows these when
+            # it compiles, so skip them.
             tensors = [
                 tensor
                 for op in graph.get_operations()
@@ -543,8 +543,8 @@ class FallbackTest(tf.test.TestCase):
 class AllReduceTest(tf.test.TestCase):
     def test_gradients_are_exchanged_in_bfloat16(self):
         options = {"dropout": 0.0, "batch_size": 6}
-        # TensorFlow keeps the dtypes of collectives for each set of devices,
-        # and this set is no other test's.
+        # TensorFlow fixes a collective's dtype for a set of devices, so no
+        # other test may use this set.
         trainer = StepTrainer(
             devices=3, all_reduce_dtype="bfloat16", **options
         ).train(1, 3)

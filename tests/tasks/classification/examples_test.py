@@ -307,7 +307,7 @@ class GlueTest(files_case.FilesCase):
             if header and "language" in header:
                 fields[0] = "zh"
             lines.append("\t".join(fields))
-        # The files of MRPC begin with a byte order mark and have CRLF.
+        # MRPC's files have a byte order mark and CRLF, so all have here.
         self.write(file, "\ufeff" + "\r\n".join(lines) + "\r\n")
         read = self.read(name, split)
         self.assertEqual(

@@ -136,11 +136,11 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertAllClose(
             task.score(examples, predictions),
-            # x was predicted wrongly, y was missed.
+            # x has a wrong prediction and y is missed, so only z scores.
             {
                 "accuracy": 0.5,
                 "macro_f1": 1 / 3,
-                # Each answer has a bin of its own; the first is right.
+                # Each answer has its own bin; only the first is correct.
                 "expected_calibration_error": (
                     1 - expected[0, 2] + expected[1, 0]
                 )
@@ -380,7 +380,7 @@ class InputsTest(files_case.FilesCase):
     def test_texts_to_train_on_are_not_empty(self):
         task = _single(columns=Columns("body"), labels=("a", "b"))
         for row in (" ", {"body": ""}):
-            example = task.example_from_row(row)  # As a server answers it.
+            example = task.example_from_row(row)  # Valid for prediction.
             with self.assertRaisesRegex(UserError, "a text that is not empty"):
                 task.add_label(example, "a")
 

@@ -93,11 +93,11 @@ class ScoresTest(tf.test.TestCase):
         texts = {"a": 0.0, "b": 0.2, "c": 0.5, "d": 1.0, "e": 1.6}
         queries = {"x": 0.15, "y": 0.55, "z": 2.0, "a": 0.05}
         rows = [
-            ("x", "b"),  # First.
-            ("y", "d"),  # c, b, d: third; and a: fourth.
+            ("x", "b"),  # Rank 1.
+            ("y", "d"),  # After c and b: rank 3; a has rank 4.
             ("y", "a"),
-            ("z", "c", "e"),  # e, d, c: third.
-            ("a", "b"),  # Itself is left out, so first.
+            ("z", "c", "e"),  # After e and d: rank 3.
+            ("a", "b"),  # The query itself is left out: rank 1.
         ]
         places = texts | queries | {"a": 0.0}
         groups = [
@@ -131,7 +131,7 @@ class ScoresTest(tf.test.TestCase):
         rows[0] = ("other", "t0")
         units[0, 0] = [-1.0, 0.0]
         received = embeddings.score_retrieval(rows, units)
-        # "x" finds a text of its own second; "other" finds its own last.
+        # "x" finds its own text second; "other" finds its own after ten.
         self.assertAllClose(received["mrr@10"], (1 / 2 + 0) / 2)
 
     def test_scores_are_compared_by_rank(self):

@@ -240,7 +240,7 @@ class SquadTaskTest(files_case.FilesCase):
 
 
 def _entries(**probabilities):
-    """Returns the n best of a file; `none` names the empty answer."""
+    """Returns the n-best entries of a file; `none` is the empty answer."""
     return [
         {
             "text": "" if name == "none" else name,

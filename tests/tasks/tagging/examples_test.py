@@ -15,7 +15,7 @@ from tests.support import shared_data
 
 _CASES = pathlib.Path(__file__).parents[2] / "testdata/cases"
 
-# In CoNLL-2003 every document begins with this line.
+# In CoNLL-2003, each document begins with -DOCSTART-.
 _CONLL = """\
 -DOCSTART- -X- -X- O
 
