@@ -139,7 +139,7 @@ class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
                     correct = has_checksums and rng.randrange(4) > 0
                 if correct and file != checksums:
                     _correct_checksums(path)
-                # With a wrong checksum, it may only load as the original.
+                # With a wrong checksum, only the original may load.
                 must_be_equal = is_harmless or (has_checksums and not correct)
                 result = self.check(
                     path, name, expected if must_be_equal else None

@@ -143,7 +143,7 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             },
             "--num_warmup_steps=250 is short.*--optimizer=adamw",
         ),
-        # 1000 steps would all be warm-up, so the message gives 2000.
+        # 1000 warm-up steps would fill the run, so the message asks for 2000.
         ({"optimizer": "bert_adam", "num_warmup_steps": 9}, "steps=2000"),
         ({"optimizer": "lamb", "learning_rate": 6e-3}, "=0.006.$"),
         ({}, "--num_train_steps=2000"),  # More than the run's 1000.

@@ -69,7 +69,7 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         # The first word that fits stays masked; the other masks are undone.
         ("ab cd ef ##x gh . ij kl", (2, 7), "ab [MASK] efx gh . ij kl", "cd"),
-        # Skipped: a sign, a number, and the two tokens of one word.
+        # A sign, a number and the two tokens of one word are skipped.
         (
             "ab . 7 ef ##x gh - ij kl",
             (2, 3, 4, 5, 9),

@@ -368,7 +368,7 @@ class RequestsTest(
     @parameterized.parameters(
         (b"431 ", b"max_header_bytes", b"", b"X: " + b"a" * 1000),
         (b"431 ", b"max_header_bytes", b"", b"X: a\r\n" * 170),
-        # One endless line, much larger than the system's buffers.
+        # One endless line is much larger than the system's buffers.
         (b"431 ", b"max_header_bytes", b"", b"X: " + b"a" * (10 << 20)),
         (b"414 ", b"max_url_bytes", b"?" + b"a" * 500, b""),
         (b"414 ", b"max_url_bytes", b"?" + b"a" * (10 << 20), b""),

@@ -242,8 +242,8 @@ class MeasuredTest(tf.test.TestCase):
 
     def test_out_of_memory_is_one_sentence(self):
         # An array of attention scores takes 137 GB, all other arrays far less
-        # than the limit. So nothing else fails to allocate: oneDNN and LLVM
-        # would abort the process.
+        # than the limit. So no allocation of oneDNN or LLVM fails, which would
+        # abort the process.
         error = _measure(
             num_layers=2,
             hidden_size=64,

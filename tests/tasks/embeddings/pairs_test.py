@@ -43,7 +43,7 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
         ([[0, 1], [2, 1], [0, 5], [6, 0]],),
         # With negatives, one of which is a positive elsewhere.
         ([[0, 1, 2], [3, 4, 5], [6, 7, 4], [8, 9, 2]],),
-        # Ids of labels replace those of texts.
+        # Ids of labels replace the ids of texts.
         ([[0, 0], [1, 1], [0, 0], [2, 2]],),
     )
     def test_in_batch_negatives_equal_those_of_each_row(self, ids):
