@@ -18,14 +18,14 @@ _METHODS = (
     *("PredictionService/GetModelMetadata", "ModelService/GetModelStatus"),
     "ModelService/HandleReloadConfigRequest",
 )
-# A bug or an overload, which these small requests are not.
+# These codes mean a bug or an overload, so no small request may get them.
 _FAULTS = ("INTERNAL", "UNKNOWN", "DATA_LOSS", "UNAVAILABLE", "CANCELLED")
 _FAULTS += ("DEADLINE_EXCEEDED",)
 _NAME = st.sampled_from(["toy", "", "no"]) | st.text(max_size=300)
 _SIZE = st.sampled_from([-1, 0, 1, 2, 3, 2**31, 2**62])
 _TENSOR = st.builds(
     tensor_pb2.TensorProto,
-    # All types, references to them, and numbers of none.
+    # All types, references to types (from 101), and numbers of no type.
     dtype=st.sampled_from([1, 3, 7, 9, 10, 19, 20, 21])
     | st.integers(0, 40)
     | st.integers(100, 130),
@@ -108,7 +108,7 @@ class GrpcFuzzTest(fuzzed_servers.FuzzCase, tf.test.TestCase):
         }
 
     def call(self, method, contents):
-        """Returns the bytes of the answer; b"" for a proper refusal."""
+        """Returns the response's bytes, or b"" if the request is refused."""
         path = f"/tensorflow.serving.{method}"
         try:
             return self.channel.unary_unary(path)(

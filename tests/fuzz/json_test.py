@@ -1,4 +1,4 @@
-"""Fuzz tests: readers of JSON return the document or one sentence."""
+"""Fuzz tests: JSON readers return the document or raise a one-line error."""
 
 import json
 

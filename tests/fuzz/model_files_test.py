@@ -1,4 +1,4 @@
-"""Fuzz tests: a changed file of a model is one sentence or the right result."""
+"""Fuzz tests: a changed model file is refused in one sentence, or loads."""
 
 import hashlib
 import json
@@ -31,14 +31,14 @@ _TASKS = {
     "multiple_choice": tiny_exports.multiple_choice(),
     "tagging": tiny_exports.tagging(),
 }
-# Formats whose files have no checksums, with the kind of the model.
+# Formats without checksums, each with the kind of its model.
 _OTHERS = {
     "huggingface": "classification",
     "keras_hub": "encoder",
     "model_garden": "pretraining",
     "tf1": "pretraining",
 }
-# Files of others that are read alone.
+# Formats that are only read, never written, so the model is a golden.
 _GOLDENS = {
     "keras_h5": "tf_keras_h5/classification",
     "tf_hub": "tf_hub/keras_layer_classifier",
@@ -139,7 +139,7 @@ class ModelFilesFuzzTest(tf.test.TestCase, parameterized.TestCase):
                     correct = has_checksums and rng.randrange(4) > 0
                 if correct and file != checksums:
                     _correct_checksums(path)
-                # A file with a checksum is the right one or refused.
+                # With a wrong checksum, only the original may load.
                 must_be_equal = is_harmless or (has_checksums and not correct)
                 result = self.check(
                     path, name, expected if must_be_equal else None

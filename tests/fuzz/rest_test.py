@@ -13,7 +13,7 @@ from tests.support import fuzzed_servers
 from tests.support import fuzzing
 from tests.support import toy_models
 
-# Surrogates cannot be sent, but their escapes can.
+# With surrogates: UTF-8 cannot encode them, but JSON escapes can.
 _TEXT = st.text(st.characters(exclude_categories=[]), max_size=8)
 _SCALAR = (
     st.none()
@@ -52,7 +52,7 @@ _LIKELY = st.fixed_dictionaries(
     },
 )
 _METHOD = st.sampled_from(["predict", "classify", "regress"])
-# What TensorFlow Serving says to a request that is wrong.
+# TensorFlow Serving refuses a wrong request with one of these statuses.
 _REFUSALS = (400, 404, 501)
 
 

@@ -62,7 +62,7 @@ class ExtractFeaturesTest(files_case.FolderCase):
             ]
             for x in (rows, expected)
         )
-        # With the order of keys.
+        # Compare strings, because the order of the keys must be equal, too.
         self.assertEqual(json.dumps(rows), json.dumps(expected))
         self.assertAllClose(values, golden_values, rtol=0, atol=1e-5)
 
@@ -107,7 +107,7 @@ class ExtractFeaturesTest(files_case.FolderCase):
             self._run(
                 init_checkpoint=path, bert_config_file=config_file, **options
             )
-        # Without a configuration next to it the flags are required.
+        # No configuration is next to the checkpoint, so flags are required.
         os.remove(os.path.join(path, "bert_config.json"))
         with self.assertRaisesRegex(UserError, "bert_config.json"):
             self._run(init_checkpoint=path, **options)

@@ -49,7 +49,7 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
                 "[CLS] the [MASK] sat [MASK] on the mat ##s . [SEP]",
                 [2, 4],
             ),
-            # Shorter than the other text, so it is padded.
+            # This text is shorter than the other one, so it is padded.
             _expected(self.model, "[CLS] [MASK] . [SEP]", [1]),
         ]
         self.assertEqual([len(masks) for masks in found], [2, 1])

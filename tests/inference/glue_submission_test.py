@@ -187,7 +187,7 @@ class GlueSubmissionTest(tf.test.TestCase):
             tiny_exports.official("rte", name="custom", official=None),
         )
         encoder = tiny_model.write(f"{folder}/encoder", kind="encoder")
-        # A model of no GLUE task is skipped; then all models are missing.
+        # Models without a GLUE task are skipped, so none is left for CoLA.
         for path in (own, encoder):
             with (
                 self.assertLogs(level="WARNING") as logs,

@@ -1,4 +1,4 @@
-"""Tests of run/predict.py, and of the rows it writes."""
+"""Tests of run/predict.py and of the rows it writes."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ from tests.support import tiny_model
 logical_devices.make()
 
 _WORDS = ("the", "cat", "dog", "sat", "on", "mats", "東", "dogs.")
-# The weights of this size predict more than one label.
+# At this size the random weights predict several labels, not just one.
 _CONFIG = dataclasses.replace(tiny_model.ONE_LAYER, intermediate_size=32)
 _TASK = ClassificationTask(
     name="custom",
@@ -97,7 +97,7 @@ class PredictTest(files_case.FilesCase):
 
     @contextlib.contextmanager
     def _chunks_of(self, size):
-        """Makes chunks small; yields the list of their sizes as they come."""
+        """Sets the chunk size; yields a list of the sizes of all chunks."""
         sizes = []
         describe = predict.Predictor.describe
 
@@ -235,7 +235,7 @@ class PredictTest(files_case.FilesCase):
         return sorted(os.listdir(os.path.dirname(self.output)))
 
     def _fail_after(self, path, num_chunks, **flags):
-        """Predicts chunks of 7 rows, of which some succeed."""
+        """Predicts in chunks of 7 rows and fails after `num_chunks` chunks."""
         describe = predict.Predictor.describe
         calls = []
 
@@ -262,7 +262,7 @@ class PredictTest(files_case.FilesCase):
         os.remove(self.output)
 
         self._fail_after(path, 2, **flags)
-        # As a kill may leave it.
+        # A kill during a write leaves such a file; the rerun must remove it.
         leftover = f"{self.output}.work/chunk-000002.tmp-9999999-00c0ffee"
         pathlib.Path(leftover).write_bytes(b'{"label": "no", "pro')
         with self._chunks_of(7) as sizes, _lengths_chosen() as again:

@@ -68,7 +68,7 @@ class TextLinesTest(tf.test.TestCase, parameterized.TestCase):
             b"\xef\xbb\xbfone\r\n\r\n three\r\n",
             [(1, "one"), (2, ""), (3, " three")],
         ),
-        # A second byte order mark and other line ends are kept.
+        # A byte order mark within the text and other line ends are kept.
         ("a\x0b\ufeff\u2028b\rc\n".encode(), [(1, "a\x0b\ufeff\u2028b\rc")]),
     )
     def test_lines_are_read_plain_and_gzipped(self, contents, expected):

@@ -172,7 +172,7 @@ class DownloadTest(DownloadCase):
         self._refused("damaged or another one: expected the MD5")
         self.page.headers = {"ETag": f'"{hashlib.md5(b"other").hexdigest()}"'}
         self._refused("damaged or another one: expected the MD5")
-        # Starlette's ETag has this form, too.
+        # Starlette's ETag looks like an MD5 but is none, so it must not count.
         self.page.headers["Server"] = "uvicorn"
         self._fetch()
         self._assert_whole()
@@ -198,12 +198,12 @@ class DownloadTest(DownloadCase):
 class HostileServerTest(DownloadCase):
     def setUp(self):
         super().setUp()
-        # Each look at the clock takes a second.
+        # Each call of the clock takes a second, so the time limit is reached.
         clock = mock.Mock(**{"monotonic.side_effect": itertools.count()})
         self.enter_context(mock.patch.object(download, "time", clock))
 
     def _answer(self, head, piece=None):
-        """Answers with a head, and with a piece again and again."""
+        """Answers with a head, then repeats a piece without end."""
         head = head.encode("latin-1").replace(b"\n", b"\r\n")
         pieces = [] if piece is None else itertools.repeat(piece)
         self.page.raw = lambda: itertools.chain([head], pieces)
@@ -254,7 +254,7 @@ class HostileServerTest(DownloadCase):
         self._refused(message)
 
     def test_a_byte_now_and_then(self):
-        """The time limit of the socket is not reached, that of the file is."""
+        """The socket's time limit never expires; the file's limit does."""
 
         def pieces():
             yield b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
@@ -300,7 +300,7 @@ class ArchivesTest(files_case.FolderCase):
         os.makedirs(self.target)
 
     def _write(self, kind, entries, compression=zipfile.ZIP_STORED):
-        """Writes an archive of name to contents; None is a link."""
+        """Writes an archive of a dict, name to contents; None makes a link."""
         if kind == "zip":
             with zipfile.ZipFile(self.archive, "w") as file:
                 for name, contents in entries.items():
@@ -436,7 +436,7 @@ class ArchivesTest(files_case.FolderCase):
 
     @parameterized.parameters(*b"xgLKX")
     def test_a_header_of_gigabytes(self, kind):
-        """It is refused before it is read."""
+        """A header of 3 GiB is refused before its contents are read."""
         info = tarfile.TarInfo("m")
         info.type, info.size = bytes([kind]), 3 << 30
         with gzip.open(self.archive, "wb", 1) as file:

@@ -147,7 +147,7 @@ class AtomicDirectoryTest(tf.test.TestCase):
 
     def test_keeps_the_earlier_directory_when_it_cannot_be_replaced(self):
         self._write("a")
-        # On a file system without exchanges.
+        # Some file systems cannot exchange two directories in one step.
         self.enter_context(
             mock.patch.object(files, "_exchange", return_value=False)
         )
@@ -255,7 +255,8 @@ class LeftoversTest(files_case.FolderCase):
     def test_next_write_removes_what_processes_that_are_gone_left(self):
         gone, alive = _ended_process(), os.getppid()
         self._make(f"model.tmp-{gone}-0a1b2c3d")
-        self._make(f"model.tmp-{os.getpid()}-0a1b2c3d")  # Of a container.
+        # Another container's process may have had the id of this process.
+        self._make(f"model.tmp-{os.getpid()}-0a1b2c3d")
         kept = [
             f"model.tmp-{alive}-0a1b2c3d",
             f"models.tmp-{gone}-0a1b2c3d",
@@ -265,7 +266,7 @@ class LeftoversTest(files_case.FolderCase):
             self._make(name)
         path = os.path.join(self.folder, "model")
         with files.atomic_directory(path) as temporary:
-            # A path of this process stays.
+            # This process is writing its temporary directory, so it must stay.
             files.clear_temporaries(self.folder, "model")
             files.write_text(os.path.join(temporary, "weights"), "new")
         self.assertCountEqual(os.listdir(self.folder), [*kept, "model"])
@@ -306,7 +307,7 @@ class ExchangeTest(tf.test.TestCase):
         try:
             for number in range(40):
                 write(str(number))
-                # The reader sees two, however slow it is.
+                # Wait here, or a slow reader might see none of the directories.
                 while number in (19, 39) and str(number) not in seen:
                     self.assertEmpty(missing)
                     self.assertTrue(reader.is_alive())

@@ -147,7 +147,7 @@ class LocalCopyTest(tf.test.TestCase):
             self.assertEqual(file.read(), "changed, as one can tell")
         second.close()
         self.assertFalse(os.path.exists(path))
-        # Used again, it is made again.
+        # The last user removed the copy, so `open` makes a new one.
         with open(os.path.join(second.open(), "a")) as file:
             self.assertEqual(file.read(), "one")
         second.close()
@@ -186,7 +186,7 @@ class FinishedTest(tf.test.TestCase):
                 pool, 2, operator.add, tasks()
             ):
                 if not results:
-                    # Four at once, and what replaced the first ones.
+                    # At most two tasks a worker are taken in advance.
                     self.assertLessEqual(len(taken), 4)
                 results[task] = result
         self.assertEqual(results, {(n, 100): n + 100 for n in range(20)})
@@ -197,7 +197,7 @@ class FinishedTest(tf.test.TestCase):
         ) as parent:
             self.assertEqual(parent.stdout.readline(), "True\n")
             parent.kill()
-            # The worker has the pipe, too, and keeps it open until it ends.
+            # The worker holds the pipe open, so this returns once it has ended.
             parent.communicate(timeout=60)
 
     def test_the_work_is_done_by_other_processes(self):

@@ -22,7 +22,7 @@ class RunFolderTest(files_case.FilesCase):
         self.names = [self.path("out/x-0.txt"), self.path("out/x-1.txt")]
 
     def _begin(self, *names, recipe=_RECIPE):
-        """Begins a run, which is killed once it has written some files."""
+        """Starts a run that is killed after it has written some files."""
         with RunFolder(self.output, recipe) as run:
             is_begun = run.resume(self.names)
             for name in names:

@@ -1,4 +1,4 @@
-"""Tests of files that are read: what they hold, and their paths."""
+"""Tests of files that are read: the types of their values, and paths."""
 
 import contextlib
 import dataclasses

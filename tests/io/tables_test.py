@@ -80,7 +80,7 @@ class ReadTableTest(files_case.FolderCase):
         found = self.read("a.csv", buffer.getvalue())
         self.assertEqual([list(v.values()) for _, v in found], rows)
         self.assertEqual([list(v) for _, v in found], [["a", "b"]] * 5)
-        # The second row has three lines.
+        # The second row spans three lines, so the third one is on line 6.
         self.assertEqual([line for line, _ in found], [2, 3, 6, 7, 8])
 
     def test_quotation_marks_in_tsv_are_characters(self):
@@ -94,9 +94,9 @@ class ReadTableTest(files_case.FolderCase):
         ("a.csv", "a,b\n\n1,2\n\r\n3,4\n\n\n", [3, 5]),
         ("a.tsv", "a\tb\n\n1\t2\n\r\n3\t4\n\n\n", [3, 5]),
         ("a.tsv", "\n\na\tb\n1\t2\n", [4]),
-        # Not a header, as it has one column.
+        # With one column, a row may equal the header: it is text.
         ("a.csv", "a\n1\na\n", [2, 3]),
-        # A row with an empty text, as in the other formats.
+        # With one column, a blank line is a row with an empty text.
         ("a.tsv", "a\n1\n\n3\n\n", [2, 3, 4]),
         ("a.csv", '\na\n"1\n"\n\r\n3\n\n', [3, 5, 6]),
         ("a.jsonl", '\n{"a": 1}\n\n{"a": 2}\n', [2, 4]),
@@ -131,7 +131,7 @@ class ReadTableTest(files_case.FolderCase):
                 self.read("a.csv", f"{named}\n{rest}"),
                 [(3, {"a,x": "1", "b": "2"})],
             )
-        # A comma in the header, or quotation marks around it, decide.
+        # A comma or quotation marks in the header: commas are separators.
         self.assertEqual(
             self.read("a.csv", "a;b,c\n1;2,3\n"),
             [(2, {"a;b": "1;2", "c": "3"})],

@@ -54,7 +54,7 @@ tf.expand_dims(tf.zeros([1] * 254), 0)
 class ShowLogTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        # tf.test.main sets it, for a second copy of each line.
+        # tf.test.main sets this flag, which would log each line twice.
         self.enter_context(flagsaver.flagsaver(alsologtostderr=False))
         handler = logging.get_absl_handler()
         python_handler = handler.python_handler
@@ -79,7 +79,7 @@ class ShowLogTest(tf.test.TestCase, parameterized.TestCase):
         self.addCleanup(restore)
 
     def _log(self, verbosity, is_terminal=False):
-        """Shows a few lines; returns what standard error got."""
+        """Logs lines of each kind; returns the lines of standard error."""
         with mock.patch("sys.stderr", Stream(is_terminal)) as stream:
             terminal.show_log(verbosity)
             for shown in ("sometimes", "sometimes", "always"):
@@ -138,7 +138,7 @@ class ShowLogTest(tf.test.TestCase, parameterized.TestCase):
 
 class DropNoiseTest(tf.test.TestCase):
     def _run(self, **environment):
-        """Returns what a program that is aborted wrote to standard error."""
+        """Returns the standard error of a program that aborts."""
         kept = os.environ | {"PYTHONPATH": _ROOT}
         kept.pop("TF_CPP_MIN_LOG_LEVEL", None)
         process = subprocess.run(
@@ -164,7 +164,7 @@ class RateTest(tf.test.TestCase):
     def test_leaves_out_calls_that_compile(self):
         rate = progress.Rate()
         values = []
-        # Units and seconds; the first and the third call compile.
+        # (units, seconds): calls 1 and 3 compile, so they must not count.
         calls = ((1, 30), (1, 2), (1, 20), (2, 6), (4, 10), (10, 20))
         for units, seconds in calls:
             rate.add(units, seconds)
@@ -188,7 +188,7 @@ class BarTest(tf.test.TestCase):
     def test_a_terminal_shows_whole_numbers_rate_and_remaining_time(self):
         stream = Stream(True)
         bar = self._bar(stream, 1560, "training", "step")
-        self.now += 20.0  # Compilation.
+        self.now += 20.0  # Compilation must not count.
         bar.move_to(1, None)
         last = stream.getvalue().split("\r")[-1]
         self.assertStartsWith(last, "training 1/1560 |")

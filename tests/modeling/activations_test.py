@@ -14,7 +14,7 @@ _X = np.linspace(-6.0, 6.0, 241)
 class ActivationsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*HIDDEN_ACTS)
     def test_derivative_matches_the_function(self, name):
-        x = tf.constant(_X + 0.01, tf.float64)  # Not at relu's corner.
+        x = tf.constant(_X + 0.01, tf.float64)  # Avoids relu's kink at 0.
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = activations.get(name)(x)

@@ -80,13 +80,13 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
             elif name.endswith(("bias", "beta")):
                 self.assertAllEqual(value, np.zeros_like(value), name)
             else:
-                # Truncated at two standard deviations.
+                # Values are cut at two standard deviations, 2 * 0.02.
                 self.assertLessEqual(np.abs(value).max(), 0.04 + 1e-6, name)
                 self.assertNotAllClose(value, np.zeros_like(value), msg=name)
                 kernels.append(value.ravel()[:100].tobytes())
         self.assertLen(set(kernels), len(kernels))
         table = model.bert.embeddings.word_embeddings.numpy()
-        # That of a normal distribution cut at two standard deviations.
+        # Cutting at two standard deviations multiplies the deviation by 0.8796.
         self.assertAllClose(table.std(), 0.02 * 0.8796, rtol=0.01)
 
 
@@ -151,7 +151,7 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
         dense = model.pooler.dense
         expected = np.tanh(tokens @ dense.kernel.numpy() + dense.bias.numpy())
         self.assertAllClose(outputs["pooled_output"], expected, atol=1e-5)
-        # Without a mask there is no padding.
+        # Without a mask there is no padding, so the last token is at -1.
         outputs = model({"input_ids": inputs["input_ids"]})
         place = -1 if left_to_right else 0
         tokens = outputs["sequence_output"].numpy()[:, place]

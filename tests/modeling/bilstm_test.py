@@ -29,7 +29,7 @@ def _reference(layer):
 
 
 def _gradients(function, variables):
-    """Returns the result, and its gradients, weighted by position."""
+    """Returns the result and the gradients of its sum weighted by position."""
     with tf.GradientTape() as tape:
         tape.watch(variables)
         result = tf.cast(function(), tf.float32)

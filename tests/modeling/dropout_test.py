@@ -10,7 +10,7 @@ _SEEDS = tf.constant([3, 2**31 - 1, 0, 77], tf.int32)
 
 
 def _mask(shape, rate=0.5, seeds=None, dropout_id=5):
-    """Returns the mask as 0 and 1, <float64>[batch, ...]."""
+    """Returns the mask as zeros and ones, <float64>[batch, ...]."""
     seeds = tf.range(shape[0]) if seeds is None else seeds
     keys = dropout.draw_keys(seeds, dropout_id)
     return dropout.draw_mask(list(shape), rate, keys).numpy().astype(float)
@@ -83,7 +83,7 @@ class DeriveSeedsTest(tf.test.TestCase):
         self.assertEqual(derived.shape, (1000, 20))
         self.assertEqual(derived.dtype, np.int32)
         self.assertAllGreaterEqual(derived, 0)
-        # Among 20,000 of 2**31 seeds, two may collide, but hardly more.
+        # Among 20,000 draws of 2**31 seeds, a collision is rare but possible.
         self.assertGreater(len(np.unique(derived)), 19_990)
 
     def test_first_seeds_do_not_depend_on_number_or_batch(self):

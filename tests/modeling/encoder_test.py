@@ -14,7 +14,7 @@ from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import encoder
 
-# Vocabulary, width, layers, heads and inner width.
+# vocab_size, hidden_size, layers, heads and intermediate_size.
 _CONFIG = BertConfig(
     20, 8, 2, 2, 12, max_position_embeddings=8, type_vocab_size=2
 )
@@ -23,7 +23,7 @@ _CONFIG = BertConfig(
 def _compute(
     dtype, config=_CONFIG, shape=(3, 8), in_function=True, **arguments
 ):
-    """Returns outputs, gradients by name, and the number of products."""
+    """Returns outputs, gradients by name, and the count of matrix products."""
     model = bert_model.BertModel(config, dtype=dtype, **arguments)
     model.encoder.needs_weights = not in_function
     variables = bert_model.named_variables(model)
@@ -58,7 +58,7 @@ def _compute(
 
 
 def _count_products(graph):
-    """Counts matrix products, those of a function for each of its calls."""
+    """Counts matrix products; a function's count once for each call."""
     operations = graph.get_operations()
     counts = {
         function.signature.name: sum(
@@ -113,7 +113,7 @@ class RematTest(tf.test.TestCase):
         for name, gradient in gradients.items():
             self.assertAllEqual(same[name], gradient, name)
             self.assertEqual(same[name].dtype, gradient.dtype)
-        # Two layers of six projections and two products of heads.
+        # Each of two layers recomputes six projections and two head products.
         self.assertEqual(more - products, 2 * 8)
 
     def test_refuses_attention_probs(self):

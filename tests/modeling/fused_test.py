@@ -27,7 +27,7 @@ def _keys(rate):
 
 
 def _gradients(function, tensors):
-    """Returns the result and the gradient of a weighted sum of it."""
+    """Returns the result and the gradients of its weighted sum."""
 
     @tf.function
     def compute():
@@ -43,7 +43,7 @@ def _gradients(function, tensors):
 
 class FusedTest(tf.test.TestCase, parameterized.TestCase):
     def _assert_jit_agrees(self, function, tensors):
-        """Compares the compiled chain with the plain one."""
+        """Compares the compiled function with the plain one."""
         dtype = tensors[0].dtype
         plain, plain_gradients = _gradients(
             lambda *x: function(*x, jit=False), tensors
@@ -52,7 +52,7 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
             lambda *x: function(*x, jit=True), tensors
         )
         self.assertEqual(compiled.dtype, plain.dtype)
-        # Two roundings to bfloat16 on the way; sums add up a few of them.
+        # Values are rounded to bfloat16 twice, and sums add up the errors.
         tolerance = 1e-5 if dtype == tf.float32 else 3e-2
         for received, expected in [
             (compiled, plain),

@@ -11,7 +11,7 @@ from bert_tf.modeling import bert as bert_model
 from tests.support.shared_data import golden
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-_NO_WEIGHT = 1e-5  # In the denominator of the original's loss.
+_NO_WEIGHT = 1e-5  # The original adds it to the denominator of the loss.
 
 
 def _build(fuse):
@@ -27,14 +27,14 @@ def _build(fuse):
 
 
 def _negative_log(logits, labels):
-    """Returns log probabilities and the loss of each row, in rows."""
+    """Returns log probabilities, [rows, classes], and losses, [rows]."""
     log_probs = tf.nn.log_softmax(tf.reshape(logits, [-1, logits.shape[-1]]))
     labels = tf.reshape(labels, [-1])
     return log_probs, -tf.gather(log_probs, labels, batch_dims=1)
 
 
 def _compute_losses(outputs, stored):
-    """Computes the original's losses, with the names in the golden file."""
+    """Computes the original's losses, by their names in the golden file."""
     values = {}
     values["masked_lm_log_probs"], losses = _negative_log(
         outputs["masked_lm_logits"], stored["masked_lm_ids"]
@@ -81,7 +81,7 @@ class GoldenModelTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.product(fuse=(False, True), training=(False, True))
     def test_gradients_equal_those_of_the_original(self, fuse, training):
-        # With rates of 0, training makes no difference.
+        # All dropout rates are 0, so training=True must not change anything.
         model = _build(fuse)
         variables = bert_model.named_variables(model)
 

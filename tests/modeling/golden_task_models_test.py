@@ -30,7 +30,7 @@ class GoldenTaskModelsTest(tf.test.TestCase, parameterized.TestCase):
     def _assert_close(self, received, expected):
         self.assertAllClose(received, expected, rtol=0, atol=1e-5)
 
-    # Without dropout, in the encoder or the head, training is no different.
+    # No part has dropout, so training=True must not change a value.
     @parameterized.product(fuse=(False, True), training=(False, True))
     def test_classifier_equals_the_original(self, fuse, training):
         model = self._load(

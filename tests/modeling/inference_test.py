@@ -39,7 +39,7 @@ class PrepareTest(tf.test.TestCase, parameterized.TestCase):
         return bert_model.named_variables(prepared)
 
     def _assert_no_gradient_of_its_own(self, graph):
-        """Checks that SavedModels hold nothing that needs Python's code."""
+        """Checks that the graph has no custom gradient, which needs Python."""
         definition = graph.as_graph_def()
         nodes = [*definition.node]
         for function in definition.library.function:

@@ -1,4 +1,4 @@
-"""Tests for bert_tf.modeling.layouts: without padding nothing else changes."""
+"""Tests for bert_tf.modeling.layouts: removing padding changes no output."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def _of_tokens(outputs, mask):
         is_token = mask.numpy() > 0
         shape = mask.shape.as_list()
         if values.ndim >= len(shape) + 2 and values.shape[-1] == shape[-1]:
-            # Attention of tokens, [..., N, S, S].
+            # Attention probabilities, [..., N, S, S]: padding's rows become 0.
             return values * is_token[..., np.newaxis, :, np.newaxis]
         if values.shape[: len(shape)] == tuple(shape):
             rest = [1] * (values.ndim - len(shape))
@@ -37,7 +37,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
         ("encoder", "bfloat16"),
         ("pretraining", "bfloat16"),
         ("feature_based", "bfloat16"),
-        # Of the others the gradients are compared.
+        # Without `inference.prepare`; the next test covers the other models.
         ("bilstm", None),
         ("question_answering", None),
         ("feature_based", None),
@@ -49,7 +49,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
             model = inference.prepare(model, precision)
         inputs = tiny_layers.wider_inputs(name)
         if precision:
-            # Enough rows for their number to be rounded up.
+            # Only more than 256 rows are rounded up, so repeat the examples.
             inputs = {
                 key: tf.tile(x, [25] + [1] * (x.shape.rank - 1))
                 for key, x in inputs.items()
@@ -95,7 +95,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
                         )
                     if shape[-2:] == [_LENGTH, _LENGTH]:
                         x *= tf.cast(mask[:, None, :, None], x.dtype)
-                    # Every element counts by its own weight.
+                    # Weights differ, so swapped rows would change the loss.
                     weights = tf.sin(tf.range(tf.size(x), dtype=tf.float32))
                     loss += (1.0 + number) * tf.reduce_sum(
                         tf.reshape(x, [-1]) * weights
@@ -106,7 +106,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
             return outputs, [tf.convert_to_tensor(x) for x in gradients]
 
         expected, gradients = compute(inputs)
-        # All positions have rows, tokens alone, and some padding beside them.
+        # Rows for all positions, for tokens only, and for tokens and padding.
         for num_rows in (None, "tokens", "parts"):
             if num_rows is None:
                 every = tf.ones_like(mask)
@@ -126,7 +126,7 @@ class ModelsTest(tf.test.TestCase, parameterized.TestCase):
                 model.trainable_variables, received, gradients, strict=True
             ):
                 if x.path.endswith("key/bias"):
-                    continue  # It has no effect: these are rounding errors.
+                    continue  # It has no effect: only rounding errors.
                 scale = np.abs(other).max() or 1.0
                 self.assertAllClose(
                     one / scale, other / scale, rtol=0, atol=1e-5, msg=x.path
@@ -161,8 +161,8 @@ class FindTokensTest(tf.test.TestCase, parameterized.TestCase):
     def test_parts_have_as_many_rows(self):
         mask = tf.constant([[1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 0, 0]])
         found = layouts.find_tokens_of_parts(mask, 2, step=1)
-        # Four tokens in the first part and three in the second, to which
-        # padding is added.
+        # The first part has four tokens. The second one has three, so it gets
+        # one row of padding.
         self.assertAllEqual(
             found["token_indices"], [[0, 1], [2, 3], [0, 1], [3, 2]]
         )

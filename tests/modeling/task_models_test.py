@@ -36,7 +36,7 @@ class TaskModelsTest(tf.test.TestCase, parameterized.TestCase):
         named = bert_model.named_variables(model)
         weights = named[f"{scope}output_weights"].numpy()
         self.assertLessEqual(np.abs(weights).max(), 0.04 + 1e-6)
-        # That of a normal distribution cut at two standard deviations.
+        # Cutting at two standard deviations multiplies the deviation by 0.8796.
         self.assertAllClose(weights.std(), 0.02 * 0.8796, rtol=0.15)
         self.assertAllEqual(
             named[f"{scope}output_bias"], np.zeros(len(weights))
@@ -85,7 +85,7 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(outputs["embedding"], expected, atol=1e-6)
         logits = tiny_layers.logits(model, expected)
         self.assertAllClose(outputs["logits"], logits, atol=1e-5)
-        # Its copies and its configuration keep the pooling.
+        # A copy made from the configuration must keep the pooling.
         again = task_models.BertForClassification.from_config(
             model.get_config()
         )
@@ -177,7 +177,7 @@ class HeadDropoutTest(tf.test.TestCase, parameterized.TestCase):
             self._logits(model, seeds=None)
         calls = [call.args for call in draw_keys.call_args_list]
         dropout_ids = [dropout_id for _, dropout_id in calls]
-        # Seven belong to the encoder.
+        # The encoder draws seven masks; the head's id must not be among them.
         self.assertEqual(dropout_ids, [*range(7), dropout.HEAD_DROPOUT_ID])
         for seeds, _ in calls:
             self.assertAllEqual(seeds, calls[0][0])
@@ -189,7 +189,7 @@ class ChoiceSeedsTest(tf.test.TestCase):
             _quiet_encoder(), head_dropout_prob=0.5
         )
         tiny_layers.randomize(model)
-        # Three times the same choice.
+        # Equal choices get different logits only if their masks differ.
         ids = np.repeat(tiny_layers.integers(19, 2, 1, 5), 3, axis=1)
         logits = model(
             {"input_ids": ids}, training=True, dropout_seeds=_SEEDS[:2]
@@ -201,7 +201,7 @@ _DEEP = tiny_layers.replace(num_hidden_layers=4)
 
 
 def _names(scope, number):
-    """Returns the names of the weights under a head."""
+    """Returns the names of a head's BiLSTM weights."""
     return {
         f"{scope}bilstm_{level}/{direction}/{name}"
         for level, direction, name in itertools.product(

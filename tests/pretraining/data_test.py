@@ -23,7 +23,7 @@ from tests.support import tiny_pretraining
 
 
 class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
-    """Objectives and masking of the records against the flags."""
+    """Objectives and masking: flags compared with the records' manifest."""
 
     def setUp(self):
         super().setUp()
@@ -105,7 +105,7 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
                     config, [self.path], tiny_pretraining.VOCABULARY, manifest
                 )
             self.assertEqual(warning.called, warns)
-        # Half of 5, 7 and 8 tokens are 2, 4 and 4, and 3 fit.
+        # Half of 5, 7 and 8 tokens are 2, 4 and 4; 3 fit, so 2 + 3 are lost.
         self.assertIn("5 of 28 are left out", warning.call_args.args[-1])
         self.assertIn("final_masked_lm_prob", warning.call_args.args)
 
@@ -139,11 +139,11 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
                 pretraining_input.warn_of_little_text(config, manifest)
             self.assertEqual(warning.called, warns)
         text = warning.call_args.args[0] % warning.call_args.args[1:]
-        # 16,000 rows of 200 in each of three passes.
+        # A pass has 600 / 3 = 200 rows, so 16,000 rows read the text 80 times.
         self.assertIn("30,000 tokens of text, which 1600 steps", text)
         self.assertIn("read 80 times", text)
         self.assertIn("Give 48,000 tokens", text)
-        # The steps before read other records.
+        # The first 800 steps read other records, so they do not count.
         with mock.patch.object(logging, "warning") as warning:
             pretraining_input.warn_of_little_text(config, manifest, 800)
         warning.assert_not_called()
@@ -180,7 +180,7 @@ class ObjectivesTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertLen(other.continuations, 64)
         self.assertEqual((other.mask_rate, other.same_rate), (0.5, 0.25))
-        # Flags count more than the records, and without one the defaults.
+        # If any rate is a flag, the records' rates do not count.
         manifest = self._manifest(
             mask_rate=0.5, same_rate=0.25, random_rate=0.25
         )

@@ -77,12 +77,12 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(results.keys(), expected.keys())
         for name, value in expected.items():
             self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
-        # Batches have different means, so a mean of means would fail.
+        # One batch has other means than all, so ignoring the limit would fail.
         first = evaluation.build_evaluation(
             model, self.data.evaluation_dataset(), max_eval_steps=1
         )(12)
         expected = _numpy_results(model, self.examples[:8])
-        # One batch has no error.
+        # The error is estimated from several batches, so one batch has none.
         self.assertEqual(first.keys(), expected.keys())
         for name, value in expected.items():
             self.assertAllClose(first[name], value, rtol=1e-5, msg=name)
@@ -112,8 +112,8 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         with strategy.scope():
             model = bert_model.BertForPretraining(_CONFIG)
         _set_weights(model)
-        # The last batch is not full, and replicas get unequal shares; in
-        # batches of 3 the fourth replica has only blank rows.
+        # The last batch is not full, so replicas get unequal numbers of rows.
+        # In batches of 3, the fourth replica has only blank rows.
         data = PretrainingInput(self.data.record_files, 8, 3, batch_size)
         results = evaluation.build_evaluation(
             model, data.evaluation_dataset(), strategy=strategy

@@ -1,4 +1,4 @@
-"""Tests a left-to-right model from its text to a fine-tuned classifier."""
+"""Tests a left-to-right model, from its training text to a classifier."""
 
 import math
 import os
@@ -25,7 +25,7 @@ _LENGTH = 12
 
 
 def _make_text():
-    """Returns sentences of six tokens; two of them are one of two words."""
+    """Returns sentences of six tokens; two tokens vary between two words."""
     rng = random.Random(5)
     return "\n\n".join(
         f"the {rng.choice(['cat', 'dog'])} sat on {rng.choice(['mat', '東'])} ."
@@ -96,7 +96,7 @@ class LeftToRightTest(files_case.FolderCase):
 
         perplexity = results["masked_lm_perplexity"]
         self.assertAllClose(perplexity, math.exp(results["loss"]), rtol=1e-5)
-        # Two bits for six tokens; a model that sees what follows goes below.
+        # Two random bits in six tokens; seeing later tokens would go lower.
         self.assertBetween(perplexity, 0.98 * 4 ** (1 / 6), 1.05 * 4 ** (1 / 6))
         card = files.read_bytes(
             self.path("pretrained/model/README.md")

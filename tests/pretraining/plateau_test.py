@@ -36,8 +36,8 @@ class FrequencyLossTest(tf.test.TestCase, parameterized.TestCase):
         size = len(p)
         loss = 0.0
         for y in np.flatnonzero(p):
-            # The joint probability of y and each thing seen, over that of the
-            # thing.
+            # -P(y, seen) * log P(y | seen), for each input token `seen`; [MASK]
+            # reveals nothing, so there P(y | seen) is P(y).
             if masked:
                 loss -= masked * p[y] * np.log(p[y])
             for x in range(size):
@@ -61,14 +61,14 @@ class FrequencyLossTest(tf.test.TestCase, parameterized.TestCase):
         ]
         expected = -np.sum(p * np.log(p))
         deviation = np.std(found) / np.sqrt(len(found))
-        # Without the correction it is 0.04 less.
+        # Without the correction the mean is 0.04 lower and would fail.
         self.assertLess(abs(np.mean(found) - expected), 0.01)
         self.assertLess(deviation, 0.01)
 
 
 class SampleTest(tf.test.TestCase):
     def _batch(self, random, num_rows, shares):
-        """Returns rows of 8 tokens of 5 to 24, two of them predicted."""
+        """Returns rows of 8 tokens with ids 5 to 24; two are predicted."""
         ids = random.integers(5, 25, (num_rows, 8), dtype=np.int32)
         positions = np.tile(np.array([[1, 4, 0]], np.int32), (num_rows, 1))
         labels = np.take_along_axis(ids, positions, axis=1)
@@ -143,21 +143,21 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             },
             "--num_warmup_steps=250 is short.*--optimizer=adamw",
         ),
-        # All of a shorter schedule would be warm-up.
+        # 1000 warm-up steps would fill the run, so the message asks for 2000.
         ({"optimizer": "bert_adam", "num_warmup_steps": 9}, "steps=2000"),
         ({"optimizer": "lamb", "learning_rate": 6e-3}, "=0.006.$"),
-        ({}, "--num_train_steps=2000"),  # More than there are.
+        ({}, "--num_train_steps=2000"),  # More than the run's 1000.
         ({"distinct": 0.1}, "Only 10% .*--dupe_factor"),
     )
     def test_names_the_flag(self, changes, message):
         watch = self._watch(5.45, **changes)
         self.assertRegex(watch.warning(310), message)
-        # Once.
+        # The warning must not appear again.
         self.assertIsNone(watch.warning(1000))
 
     def test_a_model_that_remembers_its_records(self):
         watch = self._watch(5.5)
-        # Scored before the model left the plateau.
+        # A score from before the model left the plateau must not count.
         watch.add_held_out(5.6)
         watch.add(4.0, 1000)
         self.assertIsNone(watch.warning(310))
@@ -165,10 +165,10 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(watch.warning(400), "remembers.*--dupe_factor")
 
     @parameterized.parameters(
-        (300, 1000, False),  # 19.7 million tokens.
+        (300, 1000, False),  # 19.7 of 20 million tokens.
         (310, 1000, True),
-        (310, 2000, False),  # Less than a fifth of the schedule.
-        (20, 20, True),  # The end.
+        (310, 2000, False),  # Less than a fifth of the steps.
+        (20, 20, True),  # The last step.
     )
     def test_when_it_is_time(self, step, num_train_steps, expected):
         watch = self._watch(5.5, num_train_steps=num_train_steps)

@@ -1,7 +1,7 @@
 """Tests that a step does not depend on the number of devices.
 
-Other splits round differently, so trajectories agree within a tolerance; the
-rate is small, as Adam turns even tiny differences into whole steps.
+Other splits round differently, so trajectories agree within a tolerance. The
+rate is small because Adam turns even tiny differences into whole steps.
 """
 
 import functools
@@ -16,7 +16,7 @@ from tests.support.step_trainer import StepTrainer
 logical_devices.make()
 
 _CALLS = (1, 4, 15, 30)
-# Its gradient is only rounding.
+# Its gradient is only rounding, so the values of two runs may differ.
 _WITHOUT_GRADIENT = "/key/bias"
 
 
@@ -54,7 +54,7 @@ class FewStepsTest(_TestCase):
             "weight_scale": 1.0,
         }
         expected = StepTrainer(**options).train(1, 4)
-        # Clipping changes all steps, and clipping parts would differ.
+        # Norms over 1 are clipped; clipping each device's part would differ.
         for metrics in expected.metrics:
             self.assertGreater(metrics["grad_norm"], 2.0)
         received = StepTrainer(devices=2, **options).train(1, 4)
@@ -63,7 +63,7 @@ class FewStepsTest(_TestCase):
 
 @pytest.mark.thorough
 class FiftyStepsTest(_TestCase):
-    # Devices, rows of a micro-batch (0: all) and optimizers.
+    # Devices, rows of a micro-batch (0 means all), and optimizer.
     @parameterized.parameters(
         (1, 2, "bert_adam"),
         (2, 0, "lamb"),

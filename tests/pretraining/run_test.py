@@ -88,7 +88,7 @@ class PretrainTest(pretrain_case.PretrainCase):
         self.assertContainsSubset(
             {"learning_curves.png", "summaries", "model.ckpt-5.index"}, names
         )
-        # The model directory has the weights of the last checkpoint.
+        # The model directory must have the weights of the last checkpoint.
         directory = model_directory.read_model(self.path("out", "model"))
         self.assertEqual(
             directory.vocabulary.hash, tiny_pretraining.VOCABULARY.hash
@@ -117,12 +117,12 @@ class PretrainTest(pretrain_case.PretrainCase):
 
         def read_card():
             lines = (folder / "README.md").read_text("utf-8").splitlines()
-            # The copied run has its files in another folder.
+            # Skip lines with paths: the copied run has another folder.
             return [x for x in lines if "tmp/" not in x]
 
         card = read_card()
         self.assertIn("what XLA compiled", str(card))
-        # As if it was killed between its last checkpoint and its model.
+        # A kill after the last checkpoint leaves no model; a rerun writes it.
         shutil.rmtree(folder)
         self.pretrain()
         self.assertEqual(read_card(), card)
@@ -161,7 +161,7 @@ class PretrainTest(pretrain_case.PretrainCase):
     def test_resuming_equals_an_uninterrupted_run(self):
         self.copy_run("through")
         self.copy_run(stop_at_step=3)
-        # A killed run may have written lines of steps that it repeats.
+        # A killed run may have written lines of steps that the rerun repeats.
         with open(self.path("out", training_metrics.METRICS_FILE), "a") as file:
             file.write('{"step": 4, "loss": 9}\n{"step": 5, "lo')
         self.pretrain(stop_at_step=6)
@@ -180,19 +180,19 @@ class PretrainTest(pretrain_case.PretrainCase):
         self.assertIs(self._checkpoint().metadata["unpad"], False)
         with mock.patch.object(unpadding, "pays", return_value=True):
             log = self.pretrain(input_file=records, **longer)
-        # Chosen again, as other records have other padding.
+        # The choice is made again, because longer records have more padding.
         self.assertIs(self._checkpoint().metadata["unpad"], True)
         self.assertStartsWith(log[2], "Resumed at step 3")
         lines = [line for line in log if "New phase from step 3" in line]
         self.assertLen(lines, 1)
         self.assertRegex(lines[0], "input_file was.*long.tfrecord")
         self.assertRegex(lines[0], "max_seq_length was 8 and is 16")
-        # 0.01 * (1 - 5 / 6): the schedule continues.
+        # The rate is 0.01 * (1 - 5 / 6), so the schedule continues.
         last = self.metrics()[-1]
         self.assertEqual(last["step"], 6)
         self.assertEqual(last["tokens_seen"], 3 * 4 * 8 + 3 * 4 * 16)
         self.assertAllClose(last["learning_rate"], 0.01 / 6)
-        # Resuming the second phase is no change.
+        # A rerun of the second phase changes no setting, so nothing is logged.
         log = self.pretrain(input_file=records, **longer)
         self.assertNotIn("New phase", "\n".join(log))
 
@@ -208,7 +208,7 @@ class PretrainTest(pretrain_case.PretrainCase):
             log = self.pretrain(
                 do_eval=True, eval_input_file=path, iterations_per_loop=4
             )
-        # To train on, to score, to evaluate.
+        # Workers compare the records to train on, to score and to evaluate.
         self.assertEqual(agree.call_count, 3)
         lines = [
             line
@@ -223,7 +223,7 @@ class PretrainTest(pretrain_case.PretrainCase):
                 np.float32(value), np.float32(lines[-1][f"held_out_{name}"])
             )
         self.assertLen([x for x in log if x.startswith("Held out")], len(lines))
-        # It changes nothing else.
+        # Scoring must not change training, so all weights are equal.
         self.copy_run("through")
         tensors = tf1_checkpoint.read(self.path("out"))
         expected = tf1_checkpoint.read(self.path("through"))
@@ -333,7 +333,7 @@ class PretrainErrorsTest(pretrain_case.PretrainCase):
         ):
             with self.assertRaisesRegex(UserError, message):
                 self.pretrain(**flags)
-        # Other records under the same name.
+        # The files behind --input_file now hold other records.
         tiny_pretraining.write_records(self.path("b.tfrecord"), range(9))
         flags = tiny_pretraining.write_flags(
             self.folder, input_file=self.path("[ab].tfrecord")
@@ -348,7 +348,7 @@ class PretrainErrorsTest(pretrain_case.PretrainCase):
 
 class FullDiskTest(pretrain_case.PretrainCase):
     def _fill(self, folder, free):
-        """Fills the small file system up to `free` bytes."""
+        """Fills the small file system until `free` bytes remain."""
         usage = os.statvfs(folder)
         size = usage.f_bavail * usage.f_frsize - free
         pathlib.Path(folder, "filler").write_bytes(bytes(size))
@@ -356,13 +356,13 @@ class FullDiskTest(pretrain_case.PretrainCase):
     @pytest.mark.slow
     def test_training_continues_without_checkpoints(self):
         with full_disk.mount(self, megabytes=4) as folder:
-            # A checkpoint of the wider model takes 0.6 MB, the model alone 0.2.
+            # 1 MB holds one checkpoint (0.6 MB) and the model (0.2), not two.
             wide = dataclasses.replace(
                 tiny_pretraining.CONFIG, hidden_size=128, intermediate_size=128
             )
             files.write_text(self.path("bert_config.json"), wide.to_json())
             self._fill(folder, 1_000_000)
-            # Training cannot resume from there.
+            # Step 6 has no checkpoint, so training cannot resume from it.
             with self.assertRaisesRegex(
                 UserError, "checkpoint of step 6 could not .*the model is there"
             ):
@@ -384,7 +384,7 @@ class CorruptRecordsTest(pretrain_case.PretrainCase):
         return record_files.damage(self.path("a.tfrecord"), 3)
 
     def pretrain(self, **flags):
-        # Otherwise the records would be written again.
+        # The default would write the records again, undamaged.
         flags |= {"input_file": self.path("a.tfrecord")}
         return super().pretrain(**flags)
 
@@ -401,7 +401,7 @@ class CorruptRecordsTest(pretrain_case.PretrainCase):
         self.assertLen(lines, 1)
         self.assertIn(place, lines[0])
 
-        # A resumed run skips the same record.
+        # A resumed run must skip the record again, or weights would differ.
         flags["output_dir"] = self.path("two")
         self.pretrain(stop_at_step=5, **flags)
         self.pretrain(**flags)

@@ -21,14 +21,14 @@ logical_devices.make()
 _WORDS = "ab cd ef gh ij kl mn op qr st uv wx ##yz ##x . - 7 घर की 家".split()
 _VOCABULARY = Vocabulary(
     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_WORDS]
-    # As many as the model of `tiny_pretraining` has.
+    # The model of `tiny_pretraining` needs a vocabulary of 64 tokens.
     + [f"v{number}" for number in range(59 - len(_WORDS))]
 )
 _LENGTH = 16
 
 
 def _record(text, predicted, length=_LENGTH):
-    """Returns the features of a text whose `predicted` tokens are masked."""
+    """Returns the features of a text with `predicted` tokens masked."""
     tokens = f"[CLS] {text} [SEP]".split()
     ids = [_VOCABULARY.id(token) for token in tokens]
     labels = [ids[i] for i in predicted]
@@ -51,7 +51,7 @@ def _record(text, predicted, length=_LENGTH):
 
 class ChooseTest(tf.test.TestCase, parameterized.TestCase):
     def choose(self, *records):
-        """Returns the texts of the samples, each with its masked word."""
+        """Returns the text of each sample, with its masked word."""
         rows = {
             name: np.stack([record[name] for record in records])
             for name in records[0]
@@ -67,19 +67,19 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
         return [(sample["text"], sample["word"]) for sample in found]
 
     @parameterized.parameters(
-        # The other masks are undone, and the first that fits is taken.
+        # The first word that fits stays masked; the other masks are undone.
         ("ab cd ef ##x gh . ij kl", (2, 7), "ab [MASK] efx gh . ij kl", "cd"),
-        # Neither a sign, a number, the start of a word nor a part of it.
+        # A sign, a number and the two tokens of one word are skipped.
         (
             "ab . 7 ef ##x gh - ij kl",
             (2, 3, 4, 5, 9),
             "ab . 7 efx gh - ij [MASK]",
             "kl",
         ),
-        # A vowel sign of Devanagari is no letter, but a part of a word.
+        # The vowel sign in this word is no letter but must count as a part.
         ("घर की ab cd ef gh ij kl", (2,), "घर [MASK] ab cd ef gh ij kl", "की"),
         ("ab 家 cd ef gh ij kl mn", (2,), "ab [MASK] cd ef gh ij kl mn", "家"),
-        # Only words of the same segment.
+        # The first segment is too short, so the second one is chosen.
         (
             "ab cd ef [SEP] gh ij kl mn op qr st uv",
             (2, 6),
@@ -93,9 +93,9 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters(
-        ("ab cd ef gh ij kl mn", (2,)),  # Too short.
-        ("ab cd ef gh ij kl mn op", ()),  # Nothing is predicted.
-        ("ab . ef gh ij ##x kl mn", (2, 5, 6)),  # No words.
+        ("ab cd ef gh ij kl mn", (2,)),  # Fewer than 8 tokens.
+        ("ab cd ef gh ij kl mn op", ()),  # No masked token.
+        ("ab . ef gh ij ##x kl mn", (2, 5, 6)),  # No whole word.
     )
     def test_leaves_out_other_rows(self, text, predicted):
         self.assertEmpty(self.choose(_record(text, predicted)))
@@ -109,7 +109,7 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
             place = text.split().index(word) + 1
             record = _record(text, (place,), 64)
             self.assertEqual(self.choose(record), [(expected, word)])
-        # A window that would begin or end within a word is shorter.
+        # A window must not split a word, so this one is shorter.
         text = "ab ##x" + " ##yz ab" * 10 + " ef mn" + " gh ##x" * 15
         place = text.split().index("ef") + 1
         ((found, _),) = self.choose(_record(text, (place,), 64))
@@ -156,7 +156,7 @@ class RunTest(pretrain_case.PretrainCase):
         self.pretrain(output_dir=self.path("through"), **flags)
         self.pretrain(stop_at_step=2, **flags)
         stopped = self.read()
-        # As if it was killed before its end.
+        # A run killed before its end has not written `after`.
         for sample in stopped:
             del sample["after"]
         files.write_json(self.path("out", samples.FILE), stopped)
@@ -170,7 +170,7 @@ class RunTest(pretrain_case.PretrainCase):
         self.assertNotEqual(
             [x["after"] for x in found], [x["before"] for x in found]
         )
-        # They are those of fill_mask, and on the screen and the card.
+        # FillMask, the log and the card must show the same words.
         self._assert_filled(found, self.path("out", "model"))
         card = files.read_bytes(self.path("out", "model/README.md")).decode()
         for each, lines in zip(
@@ -195,7 +195,7 @@ class RunTest(pretrain_case.PretrainCase):
         )
         for word, sample in zip(_WORDS, self.read(), strict=False):
             self.assertEqual(sample["word"], word)
-            # The rate of the first step is 0.
+            # The first step's rate is 0, so the predictions stay the same.
             self.assertEqual(sample["after"], sample["before"])
         held_out = self.path("heldout.tfrecord")
         self.pretrain(
@@ -205,7 +205,7 @@ class RunTest(pretrain_case.PretrainCase):
             eval_input_file=held_out,
         )
         self.assertEqual(self.read()[0]["word"], _WORDS[2])
-        # As if it was killed before its first checkpoint.
+        # A run killed before its first checkpoint leaves no model.
         for name in os.listdir(self.path("out")):
             if name.startswith(("model", "checkpoint")):
                 path = self.path("out", name)

@@ -19,7 +19,7 @@ from tests.support import tiny_pretraining
 
 
 class PretrainStartTest(pretrain_case.PretrainCase):
-    """Tests that start with a run that has done three of its six steps."""
+    """Tests that start from a run that was stopped at step 3 of 6."""
 
     def setUp(self):
         super().setUp()
@@ -52,13 +52,13 @@ class PretrainStartTest(pretrain_case.PretrainCase):
 
     @pytest.mark.slow
     def test_loads_weights_without_moments_and_step(self):
-        # As in the cache of Hugging Face.
+        # A path in Hugging Face's cache names the revision, so the card can.
         snapshot = f"models--own--tiny/snapshots/{'a' * 40}"
         for name, path in {
             "training": self.path("first"),
             "hugging": self.convert("huggingface", snapshot),
         }.items():
-            # With a learning rate of 0 the weights do not change.
+            # The first step's rate is 0, so the weights stay as loaded.
             log = self.pretrain(
                 init_checkpoint=path,
                 output_dir=self.path("next", name),
@@ -79,7 +79,7 @@ class PretrainStartTest(pretrain_case.PretrainCase):
             output_dir=self.path("next", name),
             num_train_steps=2,
         )
-        # A resumed run's card has the revision too.
+        # The card of a resumed run must name the revision, too.
         self._assert_card_names_the_revision(name)
 
     def _assert_card_names_the_revision(self, name):
@@ -113,21 +113,21 @@ class PretrainStartTest(pretrain_case.PretrainCase):
                     for line in killed_process.read_metrics(
                         self.path(output_dir)
                     )
-                    # Before, lines have means with the step before this run.
+                    # The line of step 4 averages over a step before this run.
                     if line["step"] > 4
                 ]
                 for output_dir in (f"next/{name}", "through")
             )
             self.assertNotEmpty(lines)
             self.assertEqual(lines, all_lines)
-        # A rerun resumes from its own checkpoint.
+        # A rerun resumes from its own checkpoint, not from init_checkpoint.
         log = self.pretrain(
             init_checkpoint=path,
             init_optimizer_state=True,
             output_dir=self.path("next", name),
         )
         self.assertStartsWith(log[2], "Resumed at step 6")
-        # The state of a directory in TF1's format is the same.
+        # A directory in TF1's format must hold the same optimizer state.
         stored = formats.read(self.convert("tf1", "tf1"))
         for tensor in set(self.first) - set(stored.weights):
             self.assertAllEqual(
@@ -162,7 +162,7 @@ class PretrainStartTest(pretrain_case.PretrainCase):
 
     @pytest.mark.slow
     def test_output_directory_describes_its_checkpoints(self):
-        # As it is before training has ended.
+        # Before training ends, the directory has checkpoints but no model.
         shutil.rmtree(self.path("first", "model"))
         stored = formats.read(self.path("first"))
         self.assertEqual(stored.config, tiny_pretraining.CONFIG)
@@ -170,7 +170,7 @@ class PretrainStartTest(pretrain_case.PretrainCase):
             stored.vocabulary.hash, tiny_pretraining.VOCABULARY.hash
         )
         self.assertEqual(stored.optimizer_state["global_step"], 3)
-        # Existing files stay; the log names those that differ.
+        # Existing files stay, so the log names those that differ.
         own = self.path("first", "bert_config.json")
         with open(own) as file:
             text = file.read().replace("\n", "")

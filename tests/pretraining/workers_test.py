@@ -45,9 +45,9 @@ class WorkersTest(pretrain_case.PretrainCase):
         return tensors
 
     @parameterized.parameters(
-        # Dropout masks depend on the example, not on the worker.
+        # Dropout masks depend on the example, so both splits draw the same.
         (2, 0.1, {"micro_batch_size": "2", "unpad": "on"}),
-        # 7 examples for three workers: two rows of each step are blank.
+        # 7 examples for three workers, so two rows of each step are blank.
         (3, 0.0, {"micro_batch_size": "0", "unpad": "off"}),
     )
     @pytest.mark.thorough
@@ -79,12 +79,12 @@ class WorkersTest(pretrain_case.PretrainCase):
         for line, other in zip(lines, expected, strict=True):
             self.assertAllClose(line, other, rtol=0, atol=1e-5)
         tensors = self._assert_close("workers", "out")
-        # All workers have the same weights, bit for bit.
+        # Workers must not drift apart, so all weights are equal bit for bit.
         for index in range(num_workers):
             own = np.load(self.path(f"workers.worker{index}.npz"))
             for name in own.files:
                 self.assertAllEqual(own[name], tensors[name], name)
-        # Only the chief logs metrics.
+        # Only the chief logs metrics, or lines would appear once per worker.
         for index, log in enumerate(logs):
             self.assertEqual("Step 50 of 50" in log, index == 0, log)
 
@@ -100,7 +100,7 @@ class WorkersTest(pretrain_case.PretrainCase):
         }
         with self._started(3, "undisturbed", **flags) as workers:
             worker_processes.finish(workers)
-        # The last worker, the chief, and one that hangs.
+        # A killed worker, a killed chief and a hang are noticed differently.
         step = 0
         for victim, number, name in (
             (2, signal.SIGKILL, "Worker 2 (at "),
@@ -121,7 +121,7 @@ class WorkersTest(pretrain_case.PretrainCase):
             worker_processes.finish(workers)
         self.assert_same_run("undisturbed", "out")
 
-        # Fewer workers split the same batches differently.
+        # Two workers split batches differently, so sums round differently.
         with self._started(2, "fewer", **flags) as workers:
             chiefs, _ = worker_processes.finish(workers)
         self.assertRegex(chiefs, "Resumed at step [0-9]")
@@ -130,7 +130,7 @@ class WorkersTest(pretrain_case.PretrainCase):
     def _check_end(self, worker, name):
         """Checks that a worker ends in time and names the lost worker."""
         self.assertEqual(worker.wait(_PATIENCE), 1, worker.log)
-        # A slow worker may find that a second one has ended by then.
+        # A slow worker may find two lost workers and name another one first.
         self.assertRegex(worker.log, f"(?i)ERROR: .*{re.escape(name)}")
         self.assertIn("rerun the same command on all workers", worker.log)
 
@@ -138,7 +138,7 @@ class WorkersTest(pretrain_case.PretrainCase):
     def test_waiting_workers_stop_on_sigterm(self):
         with self._started(3, absent=[2]) as workers:
             for worker in workers:
-                # Slow workers may also wait for each other; they listen now.
+                # From this line on, a worker handles SIGTERM while it waits.
                 worker.wait_for("Waiting for ")
             workers[1].kill(signal.SIGTERM)
             logs = worker_processes.finish(workers)
@@ -170,7 +170,6 @@ class WorkersTest(pretrain_case.PretrainCase):
         self.assertEqual(stops[0], stops[1])
         for log in logs:
             self.assertIn("skipped, 1 of at most 1", log)
-        # Only the chief logs the progress.
         self.assertIn("tokens/s", logs[0])
         self.assertNotIn("tokens/s", logs[1])
         steps = [line["step"] for line in self.metrics()]

@@ -32,7 +32,7 @@ def _succeed(root, *command_lines):
 
 
 def _link_checkout(folder):
-    """Makes a checkout without data/ in a folder, which it returns."""
+    """Links a checkout without data/ and output/ into a folder; returns it."""
     root = pathlib.Path(folder)
     for entry in _ROOT.iterdir():
         if entry.name not in ("data", "output"):
@@ -41,7 +41,7 @@ def _link_checkout(folder):
 
 
 def _make_data(folder):
-    """Makes a vocabulary of the right size, few records of both lengths."""
+    """Makes a vocabulary of BERT's size and a few records of both lengths."""
     root = _link_checkout(folder)
     words = [f"word{number}" for number in range(30522 - len(_SPECIAL))]
     files.write_text(
@@ -80,7 +80,7 @@ def _make_data(folder):
 class FlagFilesTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        # A checkout of its own: the flag files name relative paths.
+        # Flag files name relative paths, so this test has its own checkout.
         self.root = _link_checkout(self.create_tempdir().full_path)
         made = pathlib.Path(made_once.folder("flag_files", _make_data))
         (self.root / "data").symlink_to(made / "data")
@@ -93,7 +93,7 @@ class FlagFilesTest(tf.test.TestCase):
                 "run/pretrain.py",
                 "--flagfile=base.flags",
                 "--num_train_steps=1",
-                # The time is that of the rows.
+                # A step's time grows with its rows, so take few.
                 "--train_batch_size=2",
                 "--eval_batch_size=2",
                 "--max_eval_steps=1",
@@ -240,7 +240,7 @@ def _count(config):
 
 
 def _count_parameters(config):
-    """Counts with one and two layers; each further one adds the same."""
+    """Counts with one and two layers; each further layer adds as much."""
     values = config.to_dict()
     one, two = (
         _count(BertConfig.from_dict(values | {"num_hidden_layers": layers}))

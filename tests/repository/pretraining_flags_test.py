@@ -14,11 +14,11 @@ from bert_tf.flags import cli
 from bert_tf.io import files
 from tests.support import repository
 
-# Phases differ in these, as their sequences have different lengths.
+# Phase 2 has longer sequences, so only these flags may differ.
 _OF_LENGTH = {"input_file", "max_seq_length", "max_predictions_per_seq"}
 _FLAG_FILES = sorted(path.name for path in repository.ROOT.glob("*.flags"))
-# Recipes of other commands, for CPUs, whose inputs have no fixed names, and
-# beside others.
+# The flag files for CPUs do not name their inputs, and some are for other
+# commands. The modern ones extend other flag files.
 _OTHERS = {x for x in _FLAG_FILES if x.startswith(("cpu", "modern"))}
 
 
@@ -31,7 +31,7 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        # Nested flag files have paths from the root.
+        # Flag files name nested ones by paths from the root.
         self.enter_context(contextlib.chdir(repository.ROOT))
 
     @parameterized.parameters(sorted(set(_FLAG_FILES) - _OTHERS))
@@ -42,7 +42,7 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
             config.max_seq_length, bert_config.max_position_embeddings
         )
         self.assertTrue(config.do_train and config.do_eval)
-        # The original masks round(15%), and at least as many must fit.
+        # The original masks round(15%) of the tokens, and all must fit.
         self.assertEqual(
             config.max_predictions_per_seq,
             -(-config.max_seq_length * 15 // 100),
@@ -104,7 +104,7 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
         )
         bert_config = files.read_bert_config(config.bert_config_file)
         self.assertEqual(vocabulary.vocab_size, bert_config.vocab_size)
-        # So that fine-tuning takes its default length.
+        # Fine-tuning takes 128 tokens by default, so the model must, too.
         self.assertEqual(bert_config.max_position_embeddings, 128)
         self.assertEqual(config.max_seq_length, data.max_seq_length)
         self.assertEqual(config.masked_lm_prob, data.masked_lm_prob)

@@ -20,7 +20,7 @@ class ReadmeTest(tf.test.TestCase):
         readme = (repository.ROOT / "README.md").read_text(encoding="utf-8")
         example = re.search(r"```python\n(.*?)```", readme, re.S).group(1)
         folder = self.create_tempdir().full_path
-        # A path of that name comes before the released model.
+        # This local path takes precedence over the released model's name.
         tiny_model.write(os.path.join(folder, "bert-base-uncased"))
         names = {}
         with contextlib.chdir(folder):
@@ -32,7 +32,7 @@ class ReadmeTest(tf.test.TestCase):
         self.assertTrue(np.isfinite(loss).all())
 
     def test_notebook_next_to_the_clone_finds_the_library(self):
-        # A folder named bert_tf, like the clone's, is not a package.
+        # Like the clone, this folder named bert_tf is no package.
         folder = self.create_tempdir()
         folder.mkdir("bert_tf")
         variables = {k: os.environ[k] for k in os.environ if k != "PYTHONPATH"}

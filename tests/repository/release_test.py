@@ -31,7 +31,7 @@ class ReleaseTest(tf.test.TestCase):
         self.assertIn('\n__version__ = "9.8.7"', init)
         self.assertEqual(yaml.safe_load(citation)["version"], "9.8.7")
         self.assertIn("dist/bert_tf-9.8.7-py3-none-any.whl", page)
-        # Again: nothing changes.
+        # A second call must change nothing.
         before = self.changelog.read_text()
         release.prepare(self.root, "9.8.7", "2031-01-02")
         self.assertEqual(self.changelog.read_text(), before)

@@ -1,4 +1,4 @@
-"""Tests of the pins, and of what imports need."""
+"""Tests of the pinned requirements, which must cover all imports."""
 
 import ast
 import itertools
@@ -82,9 +82,9 @@ class RequirementsTest(tf.test.TestCase):
             self.assertNotIn(name, names)
             self.assertIn(name, [x.name for x in extras[extra]])
         names |= {x.replace("_", "-") for x in errors.EXTRAS}
-        # TensorFlow brings these, in versions that fit it.
+        # TensorFlow requires fitting versions of these, so they have no pin.
         names |= {"google", "grpc", "bert-tf"}
-        # Imported only to read a pytorch_model.bin.
+        # Only imported to read a pytorch_model.bin, so it is optional.
         names.add("torch")
         unused = {x.name for x in base}
         for path in repository.files(".py"):
@@ -97,11 +97,11 @@ class RequirementsTest(tf.test.TestCase):
 
     def test_imports_of_the_library_are_required(self):
         required = {pin.split("==")[0] for pin in _pins("requirements.in")}
-        # TensorFlow brings these, in versions that fit it.
+        # TensorFlow requires fitting versions of these, so they have no pin.
         required |= {"google", "grpc", "tensorboard"}
-        # Imported only to read a pytorch_model.bin.
+        # Only imported to read a pytorch_model.bin, so it is optional.
         required.add("torch")
-        # For --runner only; see requirements-beam.txt.
+        # Only --runner needs it; see requirements-beam.txt.
         required.add("apache-beam")
         # tf-models-official brings it; a pin would exclude Apache Beam.
         required.add("pyarrow")
@@ -120,7 +120,7 @@ def _pins(name):
 
 
 def _requirements_of_the_wheel():
-    """Returns the requirements of the wheel, and those of each extra."""
+    """Returns the wheel's requirements, and a dict of each extra's."""
     text = (repository.ROOT / "pyproject.toml").read_text(encoding="utf-8")
     project = tomllib.loads(text)["project"]
     read = requirements.Requirement

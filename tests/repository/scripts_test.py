@@ -19,7 +19,7 @@ _SCRIPTS = sorted(
 
 class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
     def test_help_answers_without_tensorflow(self):
-        # Importing TensorFlow fails. import-linter checks the other scripts.
+        # This stub makes the import fail. import-linter checks other scripts.
         folder = self.create_tempdir()
         folder.create_file("tensorflow.py", "raise SystemExit('imported')")
         result = subprocess.run(
@@ -45,7 +45,7 @@ class ScriptsTest(tf.test.TestCase, parameterized.TestCase):
         )
         path = repository.ROOT / "bert_tf" / "commands" / name
         text = path.read_text(encoding="utf-8")
-        # A command is told in one file, and does not grow into a library.
+        # A longer command would be a library, which belongs elsewhere.
         self.assertLessEqual(len(text.splitlines()), 400)
         docstring = ast.get_docstring(ast.parse(text))
         self.assertIn(f"python run/{name}", docstring)

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tests.support import environments
 from tests.support import repository
 
-# What a reader types, and the page that answers. With "#" its section, which
-# must be among the first four of the page.
+# Each query's page must be among the first two results. A section after "#"
+# must be among the first four sections of its page.
 _BEGINNERS = {
     "install": "installing",
     "choose model": "choosing",

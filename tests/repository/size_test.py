@@ -42,7 +42,7 @@ class SizeTest(tf.test.TestCase):
     def test_small_modules_have_two_importers_and_none_is_long(self):
         contents = json.loads(measure_size.CEILINGS.read_text("utf-8"))
         for rule, modules in measure_size.exceptional_modules().items():
-            # Equal, so that an exception that is no longer one leaves the file.
+            # Equal, so an entry that is no longer an exception must go.
             self.assertEqual(modules, contents[rule], rule)
 
 

@@ -203,7 +203,7 @@ class KeysTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
 
 class KeyFileTest(tf.test.TestCase, parameterized.TestCase):
     def write(self, text):
-        # As a mounted secret changes: another file takes the name.
+        # A mounted secret changes in this way: another file takes the name.
         pathlib.Path(f"{self.path}.new").write_text(text, "utf-8")
         os.replace(f"{self.path}.new", self.path)
 
@@ -226,7 +226,7 @@ class KeyFileTest(tf.test.TestCase, parameterized.TestCase):
             with self.assertLogs(level="ERROR") as logs:
                 self.assertTrue(keys.allows(f"Bearer {_KEYS[0]}"))
                 self.assertFalse(keys.allows("Bearer "))
-            # Once, not for each request.
+            # The error is logged once, not for each request.
             self.assertLen(logs.output, 1)
 
     def test_refuses_pipes_and_folders_at_once(self):
@@ -260,7 +260,7 @@ class KeyFileTest(tf.test.TestCase, parameterized.TestCase):
 def _make_certificate(folder, name, issuer=None):
     """Writes <name>.pem and <name>.key of a host "localhost" to a folder.
 
-    They are signed by the certificate called `issuer`, or by themselves.
+    The certificate called `issuer` signs them, or they sign themselves.
     """
     signer = []
     if issuer:
@@ -298,7 +298,7 @@ class CertificatesCase(toy_models.ToyCase, tf.test.TestCase):
         return pathlib.Path(self.path(name)).read_bytes()
 
     def own(self, **flags):
-        """Returns flags of the certificate of the server, and others."""
+        """Returns the flags of the server's certificate, and further flags."""
         files = {"cert": self.path("own.pem"), "key": self.path("own.key")}
         return {f"tls_{name}": path for name, path in files.items()} | flags
 
@@ -341,7 +341,7 @@ class TlsTest(CertificatesCase, parameterized.TestCase):
         self.assertEqual(status, 414)
         self.assertIn(b"--max_url_bytes", answer)
         self.assertEqual(self.ask_grpc(config.port), 1)
-        # Neither port answers without TLS.
+        # Neither port may answer without TLS.
         with self.assertRaises((http.client.HTTPException, OSError)):
             toy_models.ask_raw(port, "GET", "/readyz")
         with grpc.insecure_channel(f"localhost:{config.port}") as channel:
@@ -379,7 +379,7 @@ class TlsTest(CertificatesCase, parameterized.TestCase):
             self.ask_grpc(config.port)
         self.assertEqual(self.ask_grpc(config.port, "client"), 1)
 
-    # In 600 s only those end whose place others need.
+    # After 1 s all three time out; in 600 s two end to make room.
     @parameterized.parameters((1, 3), (600, 2))
     def test_slow_handshakes_end_and_make_room(self, seconds, num_ended):
         config = self.serving(

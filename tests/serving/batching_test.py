@@ -29,7 +29,7 @@ _TIMEOUT_SECONDS = 60
 
 
 class _Recorder(Servable):
-    """Doubles numbers when it is released; refuses the number 13."""
+    """Doubles numbers once its gate opens; refuses the number 13."""
 
     def __init__(self, output_rows=None):
         spec = TensorSpec(tf.int64, (None, None))
@@ -235,7 +235,7 @@ class BatchSchedulerTest(absltest.TestCase, unittest.IsolatedAsyncioTestCase):
         futures = []
         for i in range(3):
             futures.append(_submit(scheduler, servable, [[i]]))
-            # Long enough for an idle thread to take what it should not.
+            # Long enough for an idle thread to take an incomplete batch.
             await asyncio.sleep(0.05)
         await asyncio.gather(*futures)
         scheduler.stop()
@@ -489,7 +489,7 @@ class PieceSchedulerTest(absltest.TestCase):
         servable = _Ranges()
         specs = {"grid": TensorSpec(tf.int64, (None, 20, None, None))}
         signature = dataclasses.replace(servable.signature, outputs=specs)
-        # 20 x 512 x 512 numbers of 8 bytes: one row of 64 MiB has place.
+        # A row has 20 x 512 x 512 x 8 bytes = 40 MiB, so 64 MiB hold one.
         self.assertEqual(signature.max_rows(["grid"]), 1)
         call = dataclasses.replace(
             servable.call([3, 3, 3], ["grid"]), signature=signature
@@ -505,7 +505,7 @@ class PieceSchedulerTest(absltest.TestCase):
 
     def test_ends_when_the_outputs_are_too_large(self):
         servable = _Ranges()
-        # 2 x 10 numbers of 8 bytes a call.
+        # A call of two rows has 160 bytes, so the third exceeds 400.
         call = servable.call([10] * 100, ["constant"])
         with self.assertRaisesRegex(
             errors.TooLargeError, "of 400 bytes, set by --max_response_bytes"
@@ -524,7 +524,7 @@ class PieceSchedulerTest(absltest.TestCase):
                 lambda pieces: pieces.compute(servable, call),
                 max_response_bytes=10_000,
             )
-        # None was padded before.
+        # Only padding makes the outputs too large, so all calls were made.
         self.assertLen(servable.calls, 9)
 
     def test_does_not_split_dependent_rows(self):
@@ -568,8 +568,8 @@ class PieceSchedulerTest(absltest.TestCase):
             await asyncio.gather(*large, small)
 
         _pieces_run(main)
-        # Large requests take turns, too, and share no call with others: their
-        # outputs would be as wide as the others need.
+        # Large requests take turns, too, and share no call with others, because
+        # outputs are as wide as the widest row of the call.
         self.assertEqual(
             servable.calls[:5], [[1, 1], [7], [2, 2], [1, 1], [2, 2]]
         )
@@ -578,7 +578,7 @@ class PieceSchedulerTest(absltest.TestCase):
     def test_splits_long_rows_that_fit_in_a_batch(self):
         servable = _Ranges()
         servable.gate.clear()
-        # Two numbers a row: 6 rows in a call, and 1 in a piece.
+        # A row has two numbers, so a call has 6 rows and a piece has 1.
         self.enter_context(mock.patch.object(batching, "MAX_CALL_SIZE", 12))
         self.enter_context(mock.patch.object(batching, "PIECE_SIZE", 3))
 
@@ -647,7 +647,7 @@ class PieceSchedulerTest(absltest.TestCase):
                 errors.OverloadError, "max_enqueued_batches"
             ):
                 await _start(pieces, servable, [3] * 5)
-            # The queue is full while pieces of admitted requests wait.
+            # These rows fill the queue, but admitted pieces must still run.
             small = [_start(pieces, servable, [x] * 4) for x in (4, 5)]
             await asyncio.sleep(0)
             servable.gate.set()

@@ -25,7 +25,7 @@ from tests.support import toy_models
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _RELOAD = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 _NUM_ROWS = 10_000
-# Each row takes milliseconds.
+# With this many steps, each row takes milliseconds.
 _STEPS = 100
 _TEXT = "a" * 4_000_000
 
@@ -35,7 +35,7 @@ def _post(config, body, receive_bytes=None, headers=""):
     connection = socket.socket()
     connection.settimeout(toy_models.TIMEOUT_SECONDS)
     if receive_bytes:
-        # The system would otherwise keep most of the answer.
+        # Otherwise the system would buffer most of the response.
         option = socket.SOL_SOCKET, socket.SO_RCVBUF
         connection.setsockopt(*option, receive_bytes)
     connection.connect(("127.0.0.1", config.rest_api_port))
@@ -53,7 +53,7 @@ def _request(num_rows):
 
 
 class GoneTest(toy_models.ToyCase, tf.test.TestCase):
-    """A request ends with its client."""
+    """A request ends when its client leaves."""
 
     def serve(self, **flags):
         _, self.config = self.enterContext(
@@ -78,7 +78,7 @@ class GoneTest(toy_models.ToyCase, tf.test.TestCase):
         name = f"serving_requests_total{{{labels}}}"
         toy_models.wait_until(lambda: self.metrics().get(name))
         self.assertEqual(self.metrics()["serving_queued_rows"], 0)
-        # After this one no piece of the request is in progress.
+        # Once this call returns, no piece of the request is in progress.
         self.predict(_request(1))
         num_calls = self.num_calls()
         self.assertLess(num_calls, 1000)
@@ -121,13 +121,13 @@ class GoneTest(toy_models.ToyCase, tf.test.TestCase):
 
 
 class HeldTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
-    """Calls without a whole message, and answers that are not read."""
+    """Calls with incomplete messages, and responses that are not read."""
 
     def connect(self, config):
         return self.enterContext(toy_models.connect(config))
 
     def half_call(self, channel, path=_PREDICT):
-        """Returns a call whose message does not come until the test ends."""
+        """Returns a call whose message is not sent until the test ends."""
         ended = threading.Event()
         self.addCleanup(ended.set)
 
@@ -138,7 +138,7 @@ class HeldTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
         return channel.stream_unary(path).future(messages())
 
     def limit_time(self, seconds, request_ms=1):
-        """Sets the time of a message and of reading an answer."""
+        """Sets the time limits for a message and for reading a response."""
         self.enterContext(
             mock.patch("bert_tf.serving.server._GRACE_SECONDS", seconds)
         )
@@ -237,7 +237,7 @@ class HeldTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(False, True)
     def test_frees_a_grpc_answer_that_is_not_read(self, is_left):
-        """Its call ends after a time, or when its client goes away."""
+        """The call ends after a time, or when its client cancels it."""
         server, config = self.enterContext(self.limit_time(600 * is_left + 1))
         channel = self.connect(config)
         ask = functools.partial(
@@ -245,10 +245,10 @@ class HeldTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
         )
         ask()
         request = toy_models.predict_request(text=[_TEXT])
-        # A stream is not read before it is asked for its first message.
+        # A stream is not read before `next` asks for its first message.
         call = channel.unary_stream(_PREDICT)(request.SerializeToString())
         memory = server._service.bodies
-        # Three copies of the answer, nothing else.
+        # The server holds three copies of the response, and nothing else.
         num_bytes = len(_TEXT)
         toy_models.wait_until(
             lambda: 3 * num_bytes < memory._num_bytes < 3.5 * num_bytes
@@ -306,7 +306,7 @@ class ConnectionsTest(toy_models.ToyCase, tf.test.TestCase):
                 with _connected(config) as connection:
                     connection.sendall(sent)
                     self.assertEqual(_read_to_end(connection), b"")
-        # Longer, as it must not end before the client has sent all.
+        # A longer timeout, or it might end before the client has sent all.
         with self.serving(rest_api_header_timeout_in_ms=1000) as (_, config):
             with _connected(config) as connection:
                 connection.sendall(_STATUS + _STATUS[:-2])
@@ -350,7 +350,7 @@ class ConnectionsTest(toy_models.ToyCase, tf.test.TestCase):
     def test_refuses_a_connection_while_all_others_work(self):
         with self.serving(max_connections=1) as (_, config):
             with _connected(config) as busy, _connected(config) as late:
-                # Both were accepted: `busy` has gone, `late` is the one.
+                # `busy` was closed to make room, so only `late` is left.
                 self.assertEqual(_read_to_end(busy), b"")
                 late.sendall(_HALF_BODY)
                 self.assertIn(b"100 Continue", late.recv(1000))
@@ -368,14 +368,14 @@ class RequestsTest(
     @parameterized.parameters(
         (b"431 ", b"max_header_bytes", b"", b"X: " + b"a" * 1000),
         (b"431 ", b"max_header_bytes", b"", b"X: a\r\n" * 170),
-        # Much more than the system's buffers hold, in one line without end.
+        # One endless line is much larger than the system's buffers.
         (b"431 ", b"max_header_bytes", b"", b"X: " + b"a" * (10 << 20)),
         (b"414 ", b"max_url_bytes", b"?" + b"a" * 500, b""),
         (b"414 ", b"max_url_bytes", b"?" + b"a" * (10 << 20), b""),
     )
     def test_refuses_large_headers(self, status, flag, query, header):
         with _connected(self.config) as connection:
-            # The limits are of each request.
+            # The limits hold for each request, not for the connection.
             request = _STATUS.replace(b" HTTP", b"?" + b"a" * 490 + b" HTTP")
             request = request[:-2] + b"X: " + b"a" * 950 + b"\r\n\r\n"
             for _ in range(2):
@@ -393,14 +393,14 @@ class RequestsTest(
         with _connected(self.config) as connection:
             connection.sendall(_CHUNKS + b"Host: evil.example\r\n\r\n")
             self.assertIn(b"HTTP/1.1 404", _read_answer(connection))
-            # The connection can be used on.
+            # The connection must stay usable after a complete answer.
             connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
             self.assertIn(b"HTTP/1.1 403", _read_answer(connection))
 
     def test_refuses_a_trailer_without_end(self):
         with _connected(self.config) as connection:
             connection.sendall(_CHUNKS)
-            # The server closes the connection while it is being written.
+            # The server closes the connection while the trailer is sent.
             with self.assertRaises(ConnectionError):
                 while True:
                     connection.sendall(b"a" * (1 << 20))
@@ -423,7 +423,7 @@ class ServerLimitsTest(toy_models.ToyCase, tf.test.TestCase):
         stub = model_service_pb2_grpc.ModelServiceStub(channel)
         request = get_model_status_pb2.GetModelStatusRequest()
         request.model_spec.name = "toy"
-        # Larger than gRPC's own default.
+        # gRPC's own limit is lower, so the flag must raise it.
         stub.GetModelStatus(request, metadata=[("x", "a" * 19_000)])
         with self.assertRaises(grpc.RpcError) as raised:
             stub.GetModelStatus(request, metadata=[("x", "a" * 20_000)])
@@ -439,7 +439,7 @@ class ServerLimitsTest(toy_models.ToyCase, tf.test.TestCase):
             contextlib.ExitStack() as stack,
         ):
             clients = [stack.enter_context(socket.socket()) for _ in range(5)]
-            # Numbers below 3 are taken.
+            # Files 0 to 2 are open, so no connection can open another.
             resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
             for client in clients:
                 client.settimeout(toy_models.TIMEOUT_SECONDS)
@@ -457,7 +457,7 @@ class ServerLimitsTest(toy_models.ToyCase, tf.test.TestCase):
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
         count = connections.max_connections(10**9)
-        # The soft limit was raised; both ports have as many.
+        # The soft limit was raised, and each port gets half of it.
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self.assertEqual(soft, limits[1])
         self.assertBetween(count, 513 // 2, soft // 2)

@@ -82,7 +82,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual((spec.name, spec.version.value), ("toy", 3))
         self.assertEqual(spec.signature_name, "serving_default")
         outputs = response.outputs
-        # The fields that clients read by name.
+        # Clients read these typed fields, so they must not be empty.
         self.assertEqual(outputs["scaled"].float_val, [10, 25, -10, 0])
         self.assertEqual(outputs["length"].int_val, [2, 10])
         labels = ["café".encode(), b"long"]
@@ -97,7 +97,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         for proto in (content, typed):
             values = self.predict("log", x=proto)["y"].float_val
             self.assertAllClose(values, [0, 10 * np.log(4)])
-        # The last value is repeated for missing ones.
+        # Missing values repeat the last one, so one string fills three.
         repeated = _proto(7, 3, string_val=[b"\xff"])
         values = self.predict("echo", text=repeated)["text"].string_val
         self.assertEqual(values, [b"\xff"] * 3)
@@ -206,7 +206,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             ("other", "regress", "must access the same model name"),
             ("", "regress", "empty model name"),
             ("toy", "nix", "not found in model graph: nix"),
-            # Signatures of TensorFlow 2 have placeholders of their own.
+            # Signatures of TensorFlow 2 never share their placeholders.
             ("toy", "classify", "Input tensor must be the same"),
         ):
             task.model_spec.name = name
@@ -292,7 +292,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
 
         second.base_path = f"{self.folder}/nowhere"
         refuse("FAILED_PRECONDITION", "must be a folder of versions")
-        # A bad configuration changes nothing, not even its good models.
+        # A bad configuration must change nothing, not even good models.
         second.base_path = f"{self.base_path}\0"
         del models[0]
         refuse("FAILED_PRECONDITION", "null byte")

@@ -40,7 +40,7 @@ from tests.support import toy_models
 _GZIP = (("Content-Encoding", "gzip"),)
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _MULTI_INFERENCE = "/tensorflow.serving.PredictionService/MultiInference"
-_EMPTY = b"\x12\x00"  # Of PredictRequest.inputs.
+_EMPTY = b"\x12\x00"  # An entry of PredictRequest.inputs.
 _MESSAGE_BYTES = 4_000_000
 
 
@@ -84,7 +84,7 @@ class LimitsTest(
         (
             "max_json_depth",
             _echo("a", more=b', "x": [[[{"a": [1]}]]]'),
-            # Brackets in strings do not count.
+            # Brackets in strings must not count.
             _echo('"[[[[\\', "]{{{{{{", more=b', "x": [[[{"a": 1}]]]'),
         ),
     )
@@ -97,7 +97,7 @@ class LimitsTest(
             "127.0.0.1", self.port, timeout=toy_models.TIMEOUT_SECONDS
         )
         with contextlib.closing(connection):
-            # An iterator is sent in chunks, without Content-Length.
+            # An iterator is sent in chunks, so there is no Content-Length.
             connection.request(
                 "POST", toy_models.PREDICT, iter([b" " * 150_000] * 2)
             )
@@ -107,7 +107,7 @@ class LimitsTest(
 
     @parameterized.parameters(
         (_echo("a" * 1_000_000), _echo("a" * 990_000)),
-        # Lists are larger in memory.
+        # Lists take more memory than their JSON, so fewer bytes fit.
         (
             _echo("a", more=b', "x": [' + b"[]," * 16_000 + b"1]"),
             _echo("a", more=b', "x": [' + b"[]," * 12_000 + b"1]"),
@@ -123,12 +123,12 @@ class LimitsTest(
         examples = [{"x": 1.0}] * 101
         body = {"signature_name": "classify", "examples": examples}
         self.assert_refused("max_request_rows", body, method="classify")
-        # Shorter lists are padded to the longest one.
+        # Lists are padded to the longest one: 5 examples have 105 values.
         lists = [{"x": 1.0, "y": ["a"] * 21}] + examples[:4]
         self.assert_refused(
             "max_request_rows", body | {"examples": lists}, method="classify"
         )
-        # Each example gets a copy of the context.
+        # Each example gets a copy of the context, so 20 copies count.
         body = body | {"examples": examples[:20], "context": {"y": "a" * 1000}}
         self.assert_refused("max_tensor_bytes", body, method="classify")
         request = classification_pb2.ClassificationRequest()
@@ -156,7 +156,7 @@ class LimitsTest(
                 {"text": proto(7, 82, string_val=text)},
             ),
             ("max_tensor_bytes", "log", {"x": proto(1, 50, 51, float_val=[0])}),
-            # No values, but a model may use the other size.
+            # It has no values, but a model may use the other size.
             ("max_request_rows", "echo", {"text": proto(7, 0, 1 << 62)}),
             (
                 *("max_grpc_message_bytes", "log"),
@@ -173,7 +173,7 @@ class LimitsTest(
         self.assertEqual(response.outputs["text"].string_val, text * 80)
 
     def test_messages_that_are_not_protos(self):
-        # The stub would not send them.
+        # The stub sends only valid messages, so send raw bytes.
         method = self.channel.unary_unary(_PREDICT)
         text = "The message is not a valid proto."
         self.assert_grpc_refuses("INVALID_ARGUMENT", text, method, b"\xff\xff")
@@ -206,9 +206,9 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (b"", 0),
         (_EMPTY * 3, 3),
-        # inputs, key, value, and in it three fields, one with a dimension.
+        # The entry, key, value, dtype, shape and dimension are 6 fields.
         (_field(2, b"\x0a\x00" + _field(2, b"\x08\x01\x12\x02\x12\x00")), 6),
-        # Integers of one and two bytes in packed lists, and floats.
+        # Eight packed integers of any size count as a field; floats do not.
         (_field(2, _field(2, _field(10, b"\x01\x80\x01" * 20))), 2 + 1 + 5),
         (_field(2, _field(2, _field(5, b"\x01" * 160))), 3),
         # Strings and unknown fields have no fields of their own.
@@ -302,7 +302,7 @@ class ExampleRowsTest(tf.test.TestCase):
             self.assertAllEqual(read, rows)
 
     def test_counts_what_tensorflow_will_read(self):
-        # Of two lists in a feature the last one is meant, here an empty one.
+        # If a feature has two lists, the last one counts: here an empty one.
         texts = tf.train.BytesList(value=[b"a"] * 9).SerializeToString()
         feature = b"\x0a" + bytes([len(texts)]) + texts + b"\x1a\x00"
         entry = b"\x0a\x01x\x12" + bytes([len(feature)]) + feature
@@ -371,7 +371,7 @@ class OutputsTest(tf.test.TestCase):
         )
         self.addCleanup(model.close)
         signature = model.signatures["echo"]
-        # Both have found no callable when the first gets the lock.
+        # Both threads find no callable before the first one gets the lock.
         model._lock_of_callables = _LockForTwo()
         make = model._session._make_callable_from_options
         with (
@@ -398,12 +398,12 @@ class RefusedDataTest(toy_models.ToyCase, tf.test.TestCase):
         for _ in range(5):
             status, _ = toy_models.predict(config.rest_api_port, _echo(*texts))
             self.assertEqual(status, 413)
-        # Another request, so that the last one has ended.
+        # Once another request is answered, the last one has ended.
         toy_models.ask(config.rest_api_port, "GET", "/readyz")
         kept = [
             x
             for x in gc.get_objects()
-            # Others may be half made, or hold arrays without a truth value.
+            # Other lists may be incomplete, or hold arrays of no truth value.
             if type(x) is list and x is not texts and len(x) == len(texts)
             if all(isinstance(y, str) for y in x) and x == texts
         ]
@@ -415,7 +415,7 @@ class ResponseTest(
 ):
     FLAGS = {"max_response_bytes": 20_000}
 
-    # In a batch, and in pieces.
+    # The first case is one batch, the second one is split into pieces.
     @parameterized.parameters((1000, 18), (200, 75))
     def test_large_answers_are_refused(self, length, fitting):
         texts = ["a" * length] * fitting
@@ -434,7 +434,7 @@ class ResponseTest(
 
 _SIGNATURES = ("serving_default", "from_examples", "from_ids", "tokenize")
 _ENGINES = {"savedmodel": saved_model.SavedModel, "litert": litert.Litert}
-# Minutes of computing, if nothing ended it.
+# Computing this text would take minutes if nothing ended it.
 _ENDLESS = "cat " * 1_000_000
 
 
@@ -492,7 +492,7 @@ class LongRowsTest(tf.test.TestCase, parameterized.TestCase):
             ("cat ", 999),
             ("東", 999),
             (".", 999),
-            # 64 bytes for a token.
+            # White space counts, too: 64 bytes as a token.
             (" ", 63_996),
         ):
             rows = [
@@ -526,7 +526,7 @@ class LongRowsTest(tf.test.TestCase, parameterized.TestCase):
 
     @contextlib.contextmanager
     def leaving(self, how):
-        """Sends an endless row, whose client leaves after the block."""
+        """Sends an endless row; its client leaves after the block."""
         body = {"instances": [{"question": "", "context": _ENDLESS}]}
         if how == "rest":
             body = json.dumps(body).encode()
@@ -541,7 +541,7 @@ class LongRowsTest(tf.test.TestCase, parameterized.TestCase):
         request = toy_models.predict_request(
             "serving_default", question=[""], context=[_ENDLESS]
         )
-        # A deadline passes by itself.
+        # A deadline ends the call without the client's help.
         timeout = 5 if how == "deadline" else None
         call = self.stub().Predict.future(request, timeout=timeout)
         yield

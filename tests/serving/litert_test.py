@@ -28,7 +28,7 @@ from tests.support import tiny_model
 from tests.support import toy_models
 
 _TEXTS = tiny_exports.TEXTS
-# All but the signature that wants the weights of the SavedModel.
+# All signatures but the one that needs the SavedModel's weights.
 _OFFERED = ("serving_default", "from_ids", "from_examples", "tokenize")
 _OFFERED += ("classify", "regress")
 _MASK_ID = tiny_model.TOKENS.index("[MASK]")
@@ -90,13 +90,13 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
         super().setUpClass()
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
 
-    # Outputs per token, and rows on two axes.
+    # Tagging has outputs per token, multiple choice has rows on two axes.
     @parameterized.parameters("tagging", "multiple_choice")
     @pytest.mark.slow
     def test_both_engines_agree(self, name):
         self._compare(name, ("serving_default", "from_ids"))
 
-    # All heads would take too long.
+    # All heads take long, so this test is a thorough one.
     @parameterized.parameters(*every_head.NAMES)
     @pytest.mark.thorough
     def test_both_engines_agree_on_all_signatures(self, name):
@@ -121,7 +121,7 @@ class EveryHeadTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(signature, expected.signatures[key])
             for inputs in self._requests(given, signature, name):
                 self._assert_same(expected, given, signature, inputs)
-            # Rows of unequal length, in pieces.
+            # Computing rows of unequal lengths in pieces must change nothing.
             inputs = next(self._requests(given, signature, name))
             for servable in (expected, given):
                 self._assert_same_in_pieces(servable, signature, inputs)
@@ -233,7 +233,7 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
             ("`segment_ids` must", {"segment_ids": [[-1] * 9]}),
         ]
         if engine == "savedmodel":
-            bad = bad[-2:]  # It has messages of TensorFlow for the others.
+            bad = bad[-2:]  # TensorFlow has its own messages for the others.
         bad = [("from_ids", text, good | values) for text, values in bad]
         text = "must be serialized tf.Examples"
         bad += [("from_examples", text, [{"b64": x}]) for x in ("////", "YWJj")]
@@ -320,7 +320,7 @@ class RunRowsTest(tf.test.TestCase):
         self.calls = []
 
     def _run(self, shape, lengths):
-        """Returns what is shown of rows that differ, and the outputs."""
+        """Returns the ids without padding, the mask, and the outputs."""
         lengths = np.reshape(np.array(lengths, np.int32), shape[:-1])
         ids = np.arange(1, 1 + np.prod(shape), dtype=np.int32).reshape(shape)
         mask = np.arange(shape[-1]) < lengths[..., np.newaxis]

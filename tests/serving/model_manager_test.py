@@ -56,7 +56,7 @@ class _TextEngine(Engine):
         return _TextFile(name, version, text)
 
     def missing(self, directory):
-        if directory.endswith("/13"):  # root may read everything.
+        if directory.endswith("/13"):  # Simulated: root may read any file.
             raise PermissionError(f"{directory} is locked")
         return None if os.path.exists(f"{directory}/text") else "text"
 
@@ -133,7 +133,7 @@ class ModelManagerTest(parameterized.TestCase):
         self.assertLen(self.engine.loaded, 2, "Tried again without a reason.")
         self.assertEqual(self.states()[2], "END")
         self.assertEqual(self.error(2), "it is broken")
-        path.chmod(0o600)  # It may be readable now.
+        path.chmod(0o600)  # Its permissions changed, so it is retried.
         self.manager.refresh()
         self.assertLen(self.engine.loaded, 3)
         path.write_text("two, mended", "utf-8")
@@ -232,7 +232,7 @@ class ModelManagerTest(parameterized.TestCase):
             self.write(version, str(version))
         self.start(policy)
         self.assertEqual(set(self.states()), expected)
-        # The newest first, as most requests are for it.
+        # Most requests are for the newest version, so it is loaded first.
         loaded = [version for _, version, _ in self.engine.loaded]
         self.assertEqual(loaded, sorted(expected, reverse=True))
         self.assertEqual(self.served()[0], max(expected))

@@ -11,7 +11,7 @@ from bert_tf import serving
 _FOLDER = pathlib.Path(serving.__file__).parent / "page"
 _NAMES = sorted(path.name for path in _FOLDER.iterdir())
 _PAGES = ("index.html", "search.html")
-# Text and what it stands on. WCAG 2.2 wants a contrast of 4.5.
+# Colors of text and background; WCAG 2.2 requires a contrast of 4.5.
 _PAIRS = (
     ("--ink", "--paper"),
     ("--ink", "--surface"),
@@ -25,7 +25,7 @@ _PAIRS = (
     ("--ink", "--bad-soft"),
     *(("--ink", f"--hue-{number}") for number in range(8)),
 )
-# Bars and the edges of what is chosen: 3.
+# Bars, and the edges of the chosen one; WCAG requires a contrast of 3.
 _SHAPES = (("--accent", "--track"), ("--accent", "--surface"))
 
 

@@ -1,6 +1,6 @@
 """Tests of the server's page in headless Chromium, with every head.
 
-Pictures of it are kept in .cache/page; each test prints the paths of its own.
+Pictures of the page are kept in .cache/page; each test prints their paths.
 """
 
 import json
@@ -25,7 +25,7 @@ from tests.support import toy_models
 
 _PICTURES = pathlib.Path(__file__).resolve().parents[2] / ".cache" / "page"
 _MARKUP = "<img src=x onerror='window.broken = 1'><b>cat</b> & \"dog\""
-# Characters that JavaScript counts twice come before what is pointed at.
+# JavaScript counts these characters twice, which shifts later offsets.
 _EMOJI = "\U0001f642 cafe\u0301 \U0001f469\u200d\U0001f469 "
 _MINUS = "\u2212"
 
@@ -77,7 +77,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
             )
 
     def _ask(self, model, **fields):
-        """Asks a model by the page."""
+        """Sends a request to a model through the page."""
         self._open(model)
         self._type(**fields)
         self._submit()
@@ -99,7 +99,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def _post(self, path, body):
-        """Asks the server itself; returns the status and the answer."""
+        """Posts to the server itself; returns the status and the answer."""
         request = urllib.request.Request(
             f"http://{self.address}/v1/models/{path}", json.dumps(body).encode()
         )
@@ -130,7 +130,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def _bars(self, selector="#answer .bars"):
-        """Returns the names and the percentages of bars, and the chosen."""
+        """Returns pairs of name and percentage, and the chosen names."""
         return (
             list(
                 zip(
@@ -151,7 +151,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         shown, shown_as_chosen = self._bars()
         self.assertEqual(shown, expected)
         self.assertCountEqual(shown_as_chosen, chosen)
-        # Widths are styles, not text.
+        # Widths are styles, so the text does not show errors in them.
         widths = self._each(
             "#answer .filled", "x.offsetWidth / x.parentNode.offsetWidth"
         )
@@ -266,14 +266,14 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         (f"{_EMOJI}on . on cat , the dog", 2, False),
     )
     def test_kinds_of_entity_have_colours(self, text, num_kinds, has_long_ones):
-        """Words of one thing are one, and each kind has a colour."""
+        """Words of one entity are joined, and each kind has a color."""
         self._ask("tagging", text=text)
         answer = self._predict("tagging", text=text)
         expected = _entities(text, answer)
         text_of = "x.lastChild.textContent"
         shown = self._each(".entity", f"[{text_of}, x.firstChild.textContent]")
         self.assertEqual([tuple(pair) for pair in shown], expected)
-        # The whole text is shown, with tag names in between.
+        # The whole text must be shown, with tag names in between.
         self.assertEqual(
             self.browser.script(
                 "const text = document.querySelector('.tagged')"
@@ -364,7 +364,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         pictures = self.browser.all(".thumbnail")
         layers, heads = len(answer["attention"]), len(answer["attention"][0])
         self.assertLen(pictures, layers * heads)
-        # By keyboard to the last layer; its second head.
+        # The keys move to layer 2, head 2 and enlarge it.
         pictures[0].send_keys(Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
         self.browser.actions().send_keys(Keys.ENTER).perform()
         self.assertEqual(
@@ -381,7 +381,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertStartsWith(
             self.browser.find(".readout").text, f"{tokens[1]} looks at"
         )
-        # The next request is shown at once.
+        # The attention of the next request must appear without a click.
         self._type(text="dog")
         self._submit()
         self.browser.wait(
@@ -390,7 +390,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def _assert_lines_of_row(self, weights, tokens, row):
-        """Points at a token, and checks what lines lead from it."""
+        """Points at a token, and checks the lines that lead from it."""
         text = self.browser.all(".lines text")[row]
         self.browser.actions().move_to_element(text).perform()
         readout = self.browser.find(".readout").text
@@ -524,7 +524,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(message.get_property("textContent"), answer["error"])
         self._keep("error")
         self.assertLen(self.browser.errors(), 1)
-        # It continues to work.
+        # The page must still work after an error.
         ones = [1, 1]
         row = {"input_ids": [2, 3], "input_mask": ones, "segment_ids": ones}
         self._type(json=json.dumps(row))
@@ -595,7 +595,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*every_head.NAMES, "ids")
     def test_names_and_widths(self, name):
-        """All that can be used has a name; telephones need not scroll."""
+        """All controls have names; on phones, nothing scrolls sideways."""
         self._open(name)
         self.browser.use_width(360)
         self.browser.use_dark(True)

@@ -101,7 +101,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         ):
             answer = self.post(contents, headers)
             self.assertEqual(answer, (200, {"predictions": ["z"]}))
-        # Of several members only the first would be read.
+        # Only the first of several members would be read, so refuse more.
         several = (whole + whole, whole + b"x", whole + whole[:-8])
         for contents in (whole[:-8], b"{}", b"", *several):
             status, answer = self.post(contents, gzipped)
@@ -132,7 +132,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             *("predict", b'"log", "instances": [0, -1.0, Infinity, NaN, 1e0]'),
             b'{"predictions":[-Infinity,NaN,Infinity,NaN,0.0]}',
         ),
-        # Bytes that are not text pass through.
+        # Bytes that are not UTF-8 must pass through unchanged.
         (
             *("predict", b'"echo", "instances": ["a\xff\xfe\xc3"]'),
             b'{"predictions":["a\xff\xfe\xc3"]}',

@@ -57,7 +57,7 @@ class TextsTest(files_case.FilesCase):
         with gzip.open(f"{wrapped}.gz", "wt") as file:
             file.write("\n".join(lines))
         self.assertLen(_read(f"{wrapped}.gz"), 2)
-        # Lines of any length are paragraphs already.
+        # Long lines show that each line is already a whole paragraph.
         long = self.write("b.txt", "\n".join([*lines, "rain " * 21]))
         self.assertLen(_read(long), 4)
 
@@ -101,11 +101,11 @@ class SearchTest(toy_models.ToyCase, files_case.FilesCase):
         before = np.load(cache)
         self._check(cosines)
         self.assertAllEqual(np.load(cache), before)
-        # Those of another model of this name are computed again.
+        # Embeddings of another model with this name are computed again.
         np.save(cache, before[::-1])
         self._check(cosines)
         self.assertAllClose(np.load(cache), before, atol=1e-6)
-        # Also if it differs in the longest texts alone.
+        # So are embeddings that differ only in the longest text.
         changed = before.copy()
         changed[np.argmax([len(x) for x in _TEXTS])] *= -1
         np.save(cache, changed)

@@ -81,7 +81,7 @@ class ServerTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
 
     def test_answers_accepted_requests_before_it_stops(self):
         body = {"signature_name": "echo", "instances": ["x" * 100] * 20}
-        # The requests wait until the server stops.
+        # The timeout is long, so the requests wait until the server stops.
         flags = {"batch_timeout_micros": 10**9, "max_batch_size": 1000}
         with futures.ThreadPoolExecutor(5) as threads:
             with self.serving(**flags) as (_, config):
@@ -162,7 +162,7 @@ class RemoteTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
 
 
 class VertexTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
-    """The variables of Vertex AI's containers."""
+    """Environment variables of Vertex AI's containers."""
 
     def setUp(self):
         super().setUp()
@@ -204,7 +204,7 @@ class VertexTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual((config.host, config.rest_api_port), ("::1", 80))
         config = ServeConfig(model_config_file="models.config")
         self.assertIsNone(config.model_base_path)
-        os.environ["AIP_STORAGE_URI"] = ""  # Of a model without files.
+        os.environ["AIP_STORAGE_URI"] = ""  # A model without files.
         with self.assertRaisesRegex(UserError, "either --model_base_path"):
             ServeConfig()
 
@@ -266,7 +266,7 @@ class SignalsTest(tf.test.TestCase, parameterized.TestCase):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            # Another line of TensorFlow would come before the first.
+            # Otherwise a log line of TensorFlow would come before "ready".
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
         ) as process:
             self.addCleanup(process.kill)
@@ -298,8 +298,8 @@ class SignalsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(process.wait(_TIMEOUT_SECONDS), 0)
 
 
-# Prints for each of several flags whether weights are packed, and that
-# TensorFlow was not imported.
+# Prints whether weights are packed, for each set of flags, and whether
+# TensorFlow was imported.
 _PACK = """
 import json, os, sys
 from bert_tf.distribute import packed_weights
@@ -344,7 +344,7 @@ class PrecisionTest(files_case.FolderCase):
     def test_packs_if_the_newest_version_of_each_model_is_bfloat16(self):
         newest = self.mark("newest", 1, "float32")
         self.mark("newest", 2, "bfloat16")
-        # Not 9 < 10, as strings are compared.
+        # As strings "9" > "10", so versions must be compared as numbers.
         older = self.mark("older", 9, "bfloat16")
         self.mark("older", 10, "float32")
         unmarked = self.write("unmarked", 1, None)

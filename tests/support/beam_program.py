@@ -63,7 +63,7 @@ def _refusal(**flags):
 
 if __name__ == "__main__":
     found = {
-        # A file system other than the local disk, in memory.
+        # Files in memory, so these go through Beam's file systems.
         "elsewhere": _create("ram://out/x.tfrecord"),
         "stopped": _begin("begun/x.tfrecord"),
         "not_utf8": _refusal(input_file="latin.txt"),

@@ -30,7 +30,7 @@ def start():
     options.binary_location = paths["chromium"]
     for argument in (
         "--headless=new",
-        "--no-sandbox",  # Chromium has none as root.
+        "--no-sandbox",  # Chromium as root has no sandbox.
         "--disable-dev-shm-usage",
         "--disable-background-networking",
         "--window-size=1200,900",
@@ -54,7 +54,7 @@ class Browser:
         self._driver = driver
 
     def open(self, url):
-        # Reloads even if only the fragment of the address differs.
+        # Otherwise a new fragment of the same address would not reload.
         self._driver.get("about:blank")
         self._driver.get(url)
 
@@ -105,7 +105,7 @@ class Browser:
         )
 
     def use_width(self, width):
-        """Sets the width of the page, as on a telephone; None resets it."""
+        """Sets the width of the page, as on a phone; None resets it."""
         if width is None:
             self._driver.execute_cdp_cmd(
                 "Emulation.clearDeviceMetricsOverride", {}

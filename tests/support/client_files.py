@@ -22,7 +22,7 @@ from tests.support.client_models import ASCII_TEXTS
 from tests.support.client_models import OTHER_TEXTS
 
 _HERE = pathlib.Path(__file__).parent
-# Each client has an environment of its own.
+# Requirements of each client, which runs in its own environment.
 MEDIAPIPE = ("mediapipe==1.2.2",)
 OLD_MEDIAPIPE = ("mediapipe==0.10.21",)
 TASK_LIBRARY = ("tflite-support==0.4.4", "libusb-package==1.0.30.0")
@@ -43,7 +43,7 @@ FILES = {
     ),
 }
 TOLERANCES = {"float16": 5e-3, "int8": 0.05, "old int8": 0.05}
-# Newer runtimes read files for old ones, but not the other way round.
+# Old runtimes cannot read files for newer ones, so OLD_CASES is shorter.
 NEW_CASES = ("fixed", "free", "original", "float16", "int8", "old int8")
 OLD_CASES = ("fixed", "free", "original", "float16", "old int8")
 
@@ -81,7 +81,7 @@ def texts(case):
 def compute(case):
     """Returns the probabilities of each text, <float32>[texts, labels]."""
     normalization, values = FILES[case]
-    # Files of any length do not truncate.
+    # Files with dynamic shapes do not truncate, so all texts must fit.
     length = values.get("max_seq_length", client_models.QA_LENGTH)
     return probabilities(models()[normalization], texts(case), length)
 

@@ -19,11 +19,11 @@ from tests.support import tiny_exports
 from tests.support import tiny_model
 
 LABELS = ("bad", "good", "so-so", "Ümlaut, with a comma")
-# The inputs that the Task Library's answerer requires.
+# The Task Library's question answerer requires inputs of this length.
 QA_LENGTH = 384
 LENGTH = 32
 _WORDS = ("the", "film", "was", "good", "##es", "##ing", "cafe", "café", "uber")
-# Upper and lower case with accents, which some clients keep.
+# Both cases and accents, because some clients do not normalize them.
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCÇçéÉüÜıßσς\u0301\u00ad\u200b"
 _ALONE = "0123456789!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~—“”…中文Ａ"
 VOCABULARY = Vocabulary(
@@ -77,7 +77,7 @@ OTHER_QUESTIONS = (
 def draw_questions():
     """Returns questions with contexts whose words are tokens.
 
-    So whole words, which the Task Library answers with, may be our answers.
+    The Task Library answers with whole words, so its answers can equal ours.
     """
     rng = np.random.default_rng(1)
     words = "the film was good cafe café uber The FILM Was GOOD 1 2 3 4 a b c"
@@ -126,10 +126,10 @@ def write(path, task, normalization=ORIGINAL, lower_case=True):
 
 
 def write_both(folder, task):
-    """Writes a model with the normalization of the clients and an original one.
+    """Writes two models: with the normalization of clients and the original's.
 
     Returns:
-      Normalization to directory.
+      The directories by normalization.
     """
     return {
         normalization: write(

@@ -16,7 +16,7 @@ LENGTH = 12
 
 
 class CommandCase(files_case.FilesCase):
-    """A folder, and what a command wrote into `output`."""
+    """A test case with a folder, for a command that writes into `output`."""
 
     def setUp(self):
         super().setUp()
@@ -38,7 +38,7 @@ class CommandCase(files_case.FilesCase):
         return {k: float(v) for k, v in (x.split(" = ") for x in lines)}
 
     def predict(self, path):
-        """Returns what the model of the output says of a file."""
+        """Returns the predictions of the output's model for a file."""
         name = str(self.folder / "predictions.jsonl")
         predict.run(
             PredictConfig(

@@ -15,7 +15,7 @@ class CorpusCase(files_case.FilesCase):
         return "".join(json.dumps({"text": x}) + "\n" for x in texts)
 
     def extract(self, pattern, output="out.txt", **flags):
-        """Runs in this process, unless num_processes is given."""
+        """Extracts text in this process, unless num_processes is given."""
         config = ExtractTextConfig(
             input_file=pattern if "=" in pattern else self.path(pattern),
             output_file=self.path(output),
@@ -39,7 +39,7 @@ def page(number, text):
 
 
 def dump(texts):
-    """Returns a dump with these pages, numbered from 1."""
+    """Returns a dump with pages of these texts, numbered from 1."""
     pages = "".join(page(i, text) for i, text in enumerate(texts, 1))
     return f"<mediawiki><siteinfo/>{pages}</mediawiki>"
 

@@ -13,7 +13,7 @@ from tests.support import made_once
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _CACHE = _ROOT / ".cache" / "environments"
-# Takes a tenth of pip's time, but does not read pip's variables.
+# uv takes a tenth of pip's time but ignores pip's variables.
 _UV = (sys.executable, "-m", "uv", "--quiet")
 _INDEX = {
     of_uv: os.environ[of_pip]
@@ -27,9 +27,9 @@ _INDEX = {
 
 
 def run(*command: str, **options) -> str:
-    """Runs a program and returns its output; raises with it on failure.
+    """Runs a program; returns its output, or raises an error that has it.
 
-    Without `env` it gets the environment variables but those of our packages.
+    Without `env`, the program gets `clean_environment()`.
     """
     options.setdefault("env", clean_environment())
     result = subprocess.run(
@@ -80,7 +80,7 @@ def make(name: str, *pip_arguments: str, python: str = sys.executable) -> str:
     folder = _CACHE / f"{name}-{key.hexdigest()[:12]}"
     made = str(folder / "bin" / "python")
     _CACHE.mkdir(parents=True, exist_ok=True)
-    # Only one process at a time builds it.
+    # Other processes wait here, or two would build the same folder.
     with open(_CACHE / f"{name}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
@@ -88,7 +88,7 @@ def make(name: str, *pip_arguments: str, python: str = sys.executable) -> str:
             for stale in _CACHE.glob(f"{name}-*"):
                 shutil.rmtree(stale)
             venv = (f"--python={python}", str(folder))
-            # Some tests ask for pip, too.
+            # Some tests call the environment's pip, too.
             run(*_UV, "venv", "--seed", *venv)
             install(made, *pip_arguments)
             (folder / "complete").touch()

@@ -97,7 +97,7 @@ def config(name, **flags) -> TfliteConfig:
 
 @functools.cache
 def prepare(name, **flags):
-    """Returns a build."""
+    """Returns the prepared build of `config`."""
     return builds.prepare(config(name, **flags))
 
 

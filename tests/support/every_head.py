@@ -1,4 +1,4 @@
-"""Tiny models of every head, exported and verified as by users."""
+"""Tiny models of every head, and their exports, made as users make them."""
 
 import dataclasses
 import os
@@ -43,8 +43,8 @@ class Published:
 
     Attributes:
       model_dir: The model.
-      output_dir: The versions that take strings: 1.
-      ids_dir: The versions that take ids, if they were made.
+      output_dir: The folder of the export that takes strings, version 1.
+      ids_dir: The folder of the export that takes ids, if it was made.
     """
 
     model_dir: str
@@ -55,11 +55,11 @@ class Published:
 def publish(with_ids: bool = True) -> dict[str, Published]:
     """Exports a model of each head, once for all tests.
 
-    What is in them is not verified, which is what the tests are for.
+    The exporter does not verify the exports, because the tests do.
 
     Args:
-      with_ids: Whether to make the exports that take ids, too, which takes as
-        long again.
+      with_ids: Whether to make the exports that take ids, too, which doubles
+        the time.
     """
     folder = made_once.folder(
         "every_head_with_ids" if with_ids else "every_head",
@@ -96,7 +96,7 @@ def _output_dirs(folder, name):
 def _publish_all(folder, with_ids):
     with mock.patch.object(verification, "examine", _unseen):
         for name in NAMES:
-            # The page shows the attention of each of several layers.
+            # The page shows attention by layer, so the model has several.
             model_dir, values = write_model(folder, name, tiny_model.CONFIG)
             savedmodel.run(
                 SavedModelConfig(
@@ -122,7 +122,7 @@ def tagging_weights(task, config):
 
 
 def _unseen(directory, artifact, head, model, source, **_):
-    """Stands in for the verification."""
+    """Replaces the verification, and verifies nothing."""
     check = verification.Check("answers", "left to the tests")
     latencies = (0.0,) * len(artifact.buckets)
     return verification.Report(directory, source, (check,), latencies)

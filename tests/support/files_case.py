@@ -1,4 +1,4 @@
-"""Test cases with a folder of their own, and that write files into it."""
+"""Test cases that have a folder of their own and write files into it."""
 
 import bz2
 import csv
@@ -29,16 +29,16 @@ class FolderCase(tf.test.TestCase, parameterized.TestCase):
 
 
 class FilesCase(FolderCase):
-    """Its folder is a `pathlib.Path`."""
+    """A test case whose folder is a `pathlib.Path`, with files in it."""
 
     def setUp(self):
         super().setUp()
         self.folder = pathlib.Path(self.folder)
 
     def write(self, name, contents):
-        """Writes text or bytes, compressed as the name says; returns the path.
+        """Writes text or bytes, compressed by its ending; returns the path.
 
-        Makes the folders of the name.
+        Creates missing folders.
         """
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,12 +32,12 @@ def flags(folder, output_dir):
         folder,
         pretrained_model_dir=model,
         output_dir=output_dir,
-        # Two workers cannot share these evenly.
+        # 5 examples cannot be split evenly between two workers.
         train_batch_size="5",
         eval_batch_size=3,
         learning_rate="0.003",
         num_train_epochs="2",
-        # Checkpoints exist before the evaluation of the same step.
+        # A step's checkpoint is written before that step is evaluated.
         save_checkpoints_steps=5,
         keep_best=True,
         evaluate_every_steps=5,
@@ -56,7 +56,7 @@ def _write_tags(path, count, seed):
 
 def main(config: ClassifierConfig) -> None:
     """Trains a classifier, predicts, distills, and selects among taggers."""
-    # A process can connect to its workers only once.
+    # A process can connect to its workers only once, so share the devices.
     devices = device_setup.prepare(config)
     with mock.patch.object(device_setup, "prepare", return_value=devices):
         finetune_classifier.main(config)
@@ -98,7 +98,7 @@ def main(config: ClassifierConfig) -> None:
                 do_eval=True,
                 max_seq_length=12,
                 train_batch_size="3",
-                # The first rate gives values that are not finite.
+                # The first rate overflows, so it must not be chosen.
                 learning_rate="1e38,0.02,1e-9",
                 num_train_epochs="1",
                 iterations_per_loop=1,

@@ -15,7 +15,7 @@ from tests.support import killed_process
 from tests.support import made_once
 from tests.support import tiny_finetuning
 
-# 50 examples in batches of 4, twice.
+# Two epochs of 50 examples in batches of 4.
 NUM_STEPS = 25
 metrics = killed_process.read_metrics
 

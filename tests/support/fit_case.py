@@ -25,7 +25,7 @@ CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def scores(model, x, y):
-    """Returns what a model scores, by name."""
+    """Returns the scores of a model by name."""
     return model.evaluate(x, y, verbose=0, return_dict=True)
 
 

@@ -1,6 +1,6 @@
 """Starts scripts as processes that are forked once TensorFlow is imported.
 
-As a program it is the process that forks them.
+Run as a program, this module is the process that forks the scripts.
 """
 
 import functools
@@ -25,11 +25,11 @@ class ForkedProcess:
       environment: The environment variables of the process.
       output: The open file for its standard output and standard error.
       error: Another open file for its standard error.
-      folder: The folder to start in; by default that of the repository.
+      folder: The folder to start in; by default the repository's root.
 
     Attributes:
       pid: The id of the process.
-      returncode: Its exit status, or None if it is not known to have ended.
+      returncode: The exit status, or None until `poll` or `wait` returns it.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ForkedProcess:
 
 @functools.cache
 def _server():
-    """Returns the connection to the forking process, which it starts."""
+    """Starts the process that forks; returns the connection to it."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         subprocess.Popen(
@@ -93,10 +93,10 @@ def _server():
 
 
 def _main():
-    # Its functions start no thread before a script calls them.
+    # Importing TensorFlow starts no thread yet, so forking is safe.
     import tensorflow  # noqa: F401, ICN001
 
-    # Or each process would copy all memory when it ends, which takes a second.
+    # Otherwise each process copies all memory at its end, in a second.
     gc.freeze()
     connection = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

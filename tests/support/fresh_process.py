@@ -1,6 +1,6 @@
 """Calls SavedModels in a process with only TensorFlow and its text operators.
 
-As a program it reads {directory: [[signature, inputs], ...]} as JSON from a
+As a program, it reads {directory: [[signature, inputs], ...]} as JSON from a
 file and prints the outputs in the same form.
 """
 
@@ -19,7 +19,7 @@ def call(calls):
       calls: Directory to pairs of a signature's name and its inputs, which are
         nested lists of strings or whole numbers.
     """
-    # Not above: the program must import nothing else of ours.
+    # Imported here: the program must import nothing else of ours.
     from tests.support import scripts
 
     with tempfile.TemporaryDirectory() as folder:

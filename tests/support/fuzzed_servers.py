@@ -9,7 +9,7 @@ from tests.support import tiny_exports
 from tests.support import toy_models
 
 ENGINES = ("savedmodel", "litert")
-# Those of the toy, and those of an exported classifier.
+# Signatures of the toy and of an exported classifier, and missing ones.
 SIGNATURES = (
     *("serving_default", "echo", "log", "total", "share"),
     *("classify", "regress", "nix", "", "__saved_model_init_op"),
@@ -40,7 +40,7 @@ def serving(engine):
 
 
 class FuzzCase:
-    """Asks a server of the toy; subclasses ask one of a classifier."""
+    """Fuzzes a server of the toy; subclasses fuzz one of a classifier."""
 
     engine = None
     examples = 40
@@ -55,7 +55,7 @@ class FuzzCase:
         self.expected = self.ask()
 
     def tearDown(self):
-        """After all that, it answers as it did before."""
+        """Checks that the server still answers as it did at the start."""
         self.assertEqual(self.ask(), self.expected)
         super().tearDown()
 

@@ -24,7 +24,7 @@ _JSON_ENDS = (b"\0", b"\xff", b"\xef\xbb\xbf", b"{", b"[" * 100_000, b"//")
 
 
 def run(examples, *strategies):
-    """Decorates a check, and runs it with values of the strategies at once.
+    """Returns a decorator that runs a check at once with many drawn values.
 
     Args:
       examples: The number of examples, if FUZZ_EXAMPLES does not set it.
@@ -32,7 +32,7 @@ def run(examples, *strategies):
     """
     settings = hypothesis.settings(
         max_examples=_EXAMPLES or examples,
-        deadline=None,  # No test looks at a clock.
+        deadline=None,  # No test depends on time.
         derandomize=not _EXAMPLES,
         database=None,
         print_blob=True,
@@ -45,12 +45,12 @@ def run(examples, *strategies):
     return decorate
 
 
-# Mutations draw from it, so that Hypothesis can make them simpler.
+# Mutations draw from this generator, so Hypothesis can simplify them.
 RANDOM = st.randoms(use_true_random=False)
 
 
 def mutate_bytes(rng, contents):
-    """Returns a file's bytes with one change; it may be no change."""
+    """Returns a file's bytes with one change, which may have no effect."""
     kind = rng.randrange(6)
     place = rng.randrange(len(contents) + 1)
     if kind == 0 and contents:
@@ -77,7 +77,7 @@ def mutate_json(rng, contents):
     """Returns a JSON document with another type, key or order somewhere.
 
     Returns:
-      The bytes, and True if the document means what it did.
+      The bytes, and True if the document's meaning is unchanged.
     """
     document = json.loads(contents)
     kind = rng.randrange(5)
@@ -90,7 +90,7 @@ def mutate_json(rng, contents):
     if kind == 1:
         del holder[key]
     elif kind == 2 and isinstance(holder, dict):
-        # Twice in the text: one holds the other's place for a moment.
+        # A dict cannot have a key twice, so remove a marker from the text.
         value = holder[key]
         holder[key + "<twice>"] = rng.choice((value, *_JUNK))
         text = json.dumps(document).replace("<twice>", "")
@@ -116,7 +116,7 @@ def _places(value):
 
 
 def replace_file(rng, path):
-    """Puts something else in a file's place; returns True for a link to it."""
+    """Replaces a file by something else; returns True for a link to it."""
     kind = rng.choice(["link", "loop", "pipe", "folder", "device", "nothing"])
     moved = path + ".moved"
     os.rename(path, moved)

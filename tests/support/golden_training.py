@@ -17,7 +17,7 @@ def read_trajectory():
 
 
 def read_batch():
-    """Returns the pretraining features of its only batch."""
+    """Returns the pretraining features of the trajectory's only batch."""
     stored = np.load(golden("model/forward.npz"))
     names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
     batch = {name: np.int32(stored[name]) for name in names}
@@ -61,7 +61,7 @@ def assert_same_state(test: tf.test.TestCase, received, expected):
     test.assertEqual(set(received), set(expected))
     for name, value in expected.items():
         if "/key/bias/" in name:
-            # Their gradient is zero except for rounding.
+            # The gradient of a key bias is 0 but for rounding.
             test.assertLess(np.abs(received[name]).max(), 1e-8, name)
             continue
         test.assertAllClose(

@@ -1,7 +1,7 @@
-"""Fetches the models whose names standard input has, one JSON object a line.
+"""Fetches the models named on standard input, one JSON object a line.
 
 Answers each with a line of JSON: the path or the error, and the log. The hubs'
-libraries read their variables once, when they are imported.
+libraries read their variables at import, so each setting needs a new process.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from bert_tf.errors import UserError
 
 
 class Fetcher:
-    """The other end: a process that runs this module."""
+    """Starts this module as a process and sends it requests."""
 
     def __init__(self, **variables):
         self._process = subprocess.Popen(

@@ -80,7 +80,7 @@ MASKED_LM = (
     | _layers(**{"cls.predictions.transform.LayerNorm": (8,)})
 )
 NEXT_SENTENCE = rows_of("cls.seq_relationship", 2)
-# Kind, class, and its heads.
+# Kind, class name, and the shapes of its heads.
 CLASSES = (
     ("encoder", "BertModel", POOLER),
     ("pretraining", "BertForPreTraining", POOLER | MASKED_LM | NEXT_SENTENCE),
@@ -108,7 +108,7 @@ LABELS = ["no", "yes", "maybe"]
 
 
 def make_values(architecture="BertModel"):
-    """Returns the tensors of a class, by the names with the prefix bert."""
+    """Returns the tensors of a class by name, with the prefix `bert.`."""
     shapes = {f"bert.embeddings.{n}": s for n, s in EMBEDDINGS.items()}
     for n in range(2):
         shapes |= {f"bert.encoder.layer.{n}.{k}": s for k, s in LAYER.items()}
@@ -186,7 +186,7 @@ class DirectoryCase:
         self.assertEndsWith(text, ".")
 
     def written(self, stored):
-        """Writes a model; returns its directory and the sentences."""
+        """Writes a model; returns its directory and `write_model`'s notes."""
         path = self.create_tempdir().full_path
         return path, huggingface.write_model(path, stored)
 

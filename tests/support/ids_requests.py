@@ -1,8 +1,8 @@
 """Requests and reference outputs of ids exports, for other projects' programs.
 
-A program gets a file of requests, a list of JSON objects: `directory` is that
-of a SavedModel; `inputs` an .npz file with arrays named CALL:INPUT, and
-`outputs` the one to write, with arrays named CALL:OUTPUT.
+A program reads a JSON list of requests. In each, `directory` is a SavedModel,
+`inputs` an .npz file with arrays named CALL:INPUT, and `outputs` the .npz file
+to write, with arrays named CALL:OUTPUT.
 """
 
 import json
@@ -29,7 +29,7 @@ class IdsRequests:
     """Requests for the exports of every head.
 
     Args:
-      folder: Where to write them.
+      folder: The folder for the files.
 
     Attributes:
       path: The file of requests.
@@ -85,7 +85,7 @@ class IdsRequests:
 
 
 class IdsCase(tf.test.TestCase, parameterized.TestCase):
-    """Compares what `ask` writes for the file of requests that it gets."""
+    """Compares a program's outputs; `ask` runs it for a file of requests."""
 
     @classmethod
     def setUpClass(cls):
@@ -98,7 +98,7 @@ class IdsCase(tf.test.TestCase, parameterized.TestCase):
         """Compares the outputs of a head with the model's."""
         largest, faults = self.requests.compare(name)
         self.assertEmpty(faults)
-        # Other programs add in a different order.
+        # Other programs round differently; 0 would mean that none ran.
         self.assertGreater(largest, 0)
 
 

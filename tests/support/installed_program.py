@@ -44,7 +44,7 @@ def _run(line):
 
 
 def _refuse(expected, line):
-    """Checks that a command fails with one sentence that has some words."""
+    """Checks that a command fails with a message that has `expected`."""
     words = _command(*line.split())
     result = subprocess.run(words, check=False, capture_output=True, text=True)
     if result.returncode != 1 or expected not in result.stderr:

@@ -35,8 +35,8 @@ def assert_resumes(test, start, flags, num_steps):
 
     Args:
       test: The test case.
-      start: Starts the process of some flags.
-      flags: Those of the run.
+      start: Starts a process with flags.
+      flags: The run's flags.
       num_steps: Its number of steps.
 
     Returns:
@@ -94,7 +94,7 @@ def wait_for_step(process, output_dir, step):
     """Waits until a process has done a step, or has ended."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        # The process may be writing the file at this moment.
+        # The process may be writing the file now, so reading may fail.
         with contextlib.suppress(OSError, tf.errors.OpError):
             if any(line["step"] >= step for line in read_metrics(output_dir)):
                 break

@@ -1,4 +1,4 @@
-"""Folders that take long to make: once for all tests and their processes."""
+"""Folders that are slow to make: made once, shared by all test processes."""
 
 import atexit
 import fcntl
@@ -21,7 +21,7 @@ def folder(name: str, make: Callable[[str], None]) -> str:
       make: Fills the empty folder whose path it gets.
     """
     path = os.path.join(_root(), name)
-    # Other processes wait until it is complete; then the file is not empty.
+    # Others wait here; once the folder is complete, the file has contents.
     with open(f"{path}.lock", "a+", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)
@@ -37,7 +37,7 @@ def folder(name: str, make: Callable[[str], None]) -> str:
 def _root() -> str:
     path = os.environ.get(VARIABLE)
     if path is None:
-        # Of this process alone.
+        # Without a shared folder, this process uses its own.
         path = tempfile.mkdtemp()
         atexit.register(shutil.rmtree, path)
     os.makedirs(path, exist_ok=True)

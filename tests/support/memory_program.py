@@ -43,7 +43,7 @@ def _rows(count, length, vocab_size):
 
 
 def _peak():
-    """Returns the peak in kB; that of getrusage begins with the parent's."""
+    """Returns the peak in kB; getrusage would start at the parent's peak."""
     with open("/proc/self/status", encoding="utf-8") as file:
         return next(int(x.split()[1]) for x in file if x.startswith("VmHWM:"))
 
@@ -112,7 +112,7 @@ def main(
     except UserError as error:
         sys.stdout.write(json.dumps({"error": str(error)}))
         return
-    # Before the weights are read, which takes as much memory again.
+    # Measure before reading the weights, which takes that memory again.
     peak = _peak()
     weights = training_state.read(variables, step.optimizer)
     numbers = {

@@ -1,6 +1,6 @@
 """MiniLM, a pretrained BERT, and outputs of transformers for it.
 
-The weights come with a package of which nothing is imported; see
+The weights are files of a package that is never imported; see
 requirements-test-no-deps.txt. The texts are 120 lines and 80 pairs of lines
 of novels in the public domain (Burnett, The Secret Garden, 1911; Austen, Emma,
 1815; Conrad, The Secret Agent, 1907).
@@ -18,7 +18,7 @@ _FOLDER = pathlib.Path(__file__).resolve().parents[1] / "testdata" / "minilm"
 TEXTS_FILE = _FOLDER / "texts.json"
 OUTPUTS_FILE = _FOLDER / "outputs.npz"
 
-# The packages that computed the stored outputs.
+# These packages computed the stored outputs.
 PEER = ("torch==2.13.0", "transformers==5.23.0")
 
 _BATCH_SIZE = 25
@@ -43,7 +43,7 @@ def read_texts() -> list[list[str]]:
 def pack(tokenizer, texts):
     """Returns ids and segments of each text, with [CLS] and [SEP].
 
-    Packed by hand, without truncation, for a comparison with transformers.
+    Packs without `packing` and truncation, for a comparison with transformers.
     """
     vocabulary = tokenizer.vocabulary
     ids, segments = [], []

@@ -204,7 +204,7 @@ def made_older_pretrainer(prefix):
 def made_classifier(prefix):
     model = randomized(models.BertClassifier(encoder(), num_classes=3), 8)
     optimizer = tf_keras.optimizers.legacy.Adam()
-    # Slots are made by the first step.
+    # The first step makes the slots, so the checkpoint has them.
     optimizer.apply_gradients(
         (tf.ones_like(x), x) for x in model.trainable_variables
     )

@@ -21,18 +21,18 @@ _KAGGLE_PORT = 7777
 
 @dataclasses.dataclass
 class Page:
-    """One answer.
+    """One response.
 
     Attributes:
       contents: The bytes.
       status: The status in place of 200.
-      stops: Numbers of bytes after which the connection breaks, one a request.
+      stops: The bytes after which the connection breaks, for each request.
       headers: Headers beside Content-Length, ETag and Accept-Ranges.
-      has_ranges: Whether a part can be asked for.
-      has_conditions: Whether If-Range counts.
-      raw: Returns the bytes of a whole answer, which may be without end, in
-        place of all this.
-      react: Returns the JSON of the answer to a request with this body.
+      has_ranges: Whether the server obeys a Range header.
+      has_conditions: Whether the server obeys an If-Range header.
+      raw: If set, yields all bytes of the response, maybe without end; the
+        other attributes do not count.
+      react: If set, returns the JSON to answer from the request's body.
     """
 
     contents: bytes = b""
@@ -122,7 +122,7 @@ class ModelServer:
             )
 
     def take_uploads(self, name):
-        """Lets a repository of Hugging Face's hub be made and written.
+        """Adds a Hugging Face repository that can be created and written.
 
         Returns:
           The contents of its files by name, empty before the first commit.
@@ -181,7 +181,7 @@ class ModelServer:
         return stored
 
     def add_kaggle(self, files, version=3):
-        """Adds the one model of Kaggle's hub, whatever its name."""
+        """Adds the only model of Kaggle's hub; any name finds it."""
         service = "/api/v1/models.ModelApiService"
         self.add_json(f"{service}/GetModelInstance", {"versionNumber": version})
         self.add_json(
@@ -234,7 +234,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             page.headers = {"Content-Type": "application/json"}
             self._answer()
             return
-        # Kaggle names the file in the body and redirects to a store.
+        # Kaggle's requests name the file in the body, so the path lacks it.
         file = json.loads(body or b"{}").get("path")
         self._answer(f"/{file}" if file else "")
 
@@ -280,7 +280,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def kaggle():
-    """Yields a server at the one port that kagglehub's test environment has."""
+    """Yields a server at the only port that kagglehub's test mode uses."""
     path = os.path.join(tempfile.gettempdir(), "bert_tf_kaggle_port.lock")
     with open(path, "a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # Tests run in several processes.

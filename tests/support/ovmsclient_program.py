@@ -4,7 +4,7 @@
 
 A program for an environment with ovmsclient, without TensorFlow. Each
 request is a JSON object: `call`, a method of ovmsclient's clients, and its
-`arguments`. It writes to the file ANSWERS, as JSON, a pair for each: the
+`arguments`. The file ANSWERS gets, as JSON, a pair for each request: the
 answers over gRPC and over REST. An error is written with its class and text.
 """
 

@@ -3,9 +3,9 @@
 import collections
 import socket
 
-# Bound, but not listening: the system gives these ports to no one else, yet a
-# server that sets SO_REUSEADDR can listen there, as all servers do. Older ones
-# are let go, as the numbers of open files must stay low for `select`.
+# Bound but not listening: the system gives these ports to no other program, yet
+# a server with SO_REUSEADDR, as all servers set it, can listen there. The
+# oldest ones are closed, because `select` needs small file numbers.
 _held = collections.deque(maxlen=100)
 
 

@@ -73,7 +73,7 @@ def damage(path, number):
     with open(path, "r+b") as file:
         offset = 0
         for _ in range(number):
-            # The length and the checksums add 16 bytes.
+            # A length of 8 bytes and two checksums of 4 bytes add 16.
             file.seek(offset)
             offset += int.from_bytes(file.read(8), "little") + 16
         file.seek(offset + 40)

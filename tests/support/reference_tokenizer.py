@@ -1,9 +1,8 @@
 """The tokenization rules in plain Python, one character at a time.
 
-Slow and without regard for anything but being easy to compare with
-tokenization.py of the original. Each character carries the bytes of the text
-that it was made from, so there is something to compare offsets with too. Right
-for the Unicode version of the Python that runs it.
+Slow, but easy to compare with tokenization.py of the original. Each character
+keeps the bytes of the text that it was made from, so offsets can be compared,
+too. Results depend on the Unicode version of the Python that runs it.
 """
 
 import dataclasses
@@ -42,7 +41,7 @@ def _is_cjk(char: str) -> bool:
 
 
 def _clean(text: bytes) -> list[tuple[str, int]]:
-    """Yields the decoded characters that are kept, and their first bytes."""
+    """Returns the characters that are kept, each with its first byte."""
     kept = []
     position = 0
     while position < len(text):
@@ -65,9 +64,9 @@ def _clean(text: bytes) -> list[tuple[str, int]]:
 
 
 def _change(token: list, lower_case: bool, strip_accents: bool) -> list:
-    """Lower-cases and strips one white-space token, keeping sources."""
+    """Lower-cases a white-space token and strips accents, keeping sources."""
     if lower_case:
-        # The whole token at once: a capital sigma depends on its context.
+        # The whole token at once, because a capital sigma depends on context.
         lowered = "".join(char for char, _ in token).lower()
         sources = [start for char, start in token for _ in char.lower()]
         token = list(zip(lowered, sources, strict=True))
@@ -106,7 +105,7 @@ def split_words(
                 word = []
             word.append((char, start))
         words.append(word)
-    # Dropped bytes belong to the character before them.
+    # Dropped bytes belong to the character before them, or spans had gaps.
     ordered = sorted(starts)
     ends = dict(itertools.pairwise(ordered))
     return [

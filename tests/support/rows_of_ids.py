@@ -18,7 +18,7 @@ def make(built, batch_size, length, seed=1):
 
     Returns:
       `input_ids`, `input_mask` and `segment_ids`, each
-      <int32>[batch_size, length], with choices between.
+      <int32>[batch_size, length] or <int32>[batch_size, choices, length].
     """
     rng = np.random.default_rng(seed)
     rank = len(built.build.head.ids_specs()["input_ids"].shape)

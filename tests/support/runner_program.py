@@ -25,7 +25,7 @@ def _step(name, kind, needs=(), score=None):
 
 
 def make_runner(out):
-    """Returns a runner of two pretrainings and four cells, two of each."""
+    """Returns a runner of two pretrainings with two cells each."""
     steps = {x: _step(x, "pretraining") for x in ("first", "second")}
     score = Score("accuracy", "dev", 100.0, 7, 50.0)
     for number, name in enumerate(CELLS):

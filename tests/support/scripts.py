@@ -27,7 +27,7 @@ class Ended:
 
 
 def python(*words, variables=(), **options):
-    """Runs Python alone, with this library; returns the completed process."""
+    """Runs Python with this library, unforked; returns the ended process."""
     return subprocess.run(
         [sys.executable, *words],
         env=os.environ | {"PYTHONPATH": _ROOT} | dict(variables),

@@ -23,7 +23,7 @@ def squad_articles() -> list[dict]:
 
 
 def data(name: str) -> str:
-    """Returns the path of a corpus or data set, or skips the test without.
+    """Returns the path of a corpus or data set; skips the test if missing.
 
     Raises:
       FileNotFoundError: If it is missing in continuous integration.

@@ -64,7 +64,7 @@ class StepTrainer:
       max_micro_batch_size: Maximum rows of a micro-batch; 0 means all.
       policy: The dtype policy.
       optimizer: Its name.
-      learning_rate: The peak, after two steps; it is 0 after
+      learning_rate: The peak, reached after two steps; it falls to 0 at
         `num_train_steps`.
       num_train_steps: Steps of the schedule.
       dropout: The rate of all dropout.
@@ -75,7 +75,7 @@ class StepTrainer:
       seed: The seed of dropout.
       objective: The class of the objective.
       all_reduce_dtype: The dtype in which gradients are summed over devices.
-      unpad: Whether to leave padding out.
+      unpad: Whether to compute without padding.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class StepTrainer:
         return self
 
     def train(self, *calls):
-        """Trains `calls` steps in each call into the graph; returns itself."""
+        """Trains calls[i] steps in call i into the graph; returns itself."""
         for count in calls:
             self.is_finite, metrics, self.sums = self.training_step.run(
                 self.iterator, count

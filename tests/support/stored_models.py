@@ -11,7 +11,7 @@ from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_model
 
 LABELS = ("no", "maybe", "yes")
-# Heads with labels, the multiple-choice one apart, which always has one.
+# Kinds whose number of labels varies; multiple choice always has one.
 LABELLED = ("classification", "tagging")
 
 

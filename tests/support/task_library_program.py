@@ -13,7 +13,7 @@ import sys
 
 import libusb_package
 
-# The library needs libusb for accelerators, which bare machines lack.
+# The library needs libusb, which bare machines lack, so load a package's.
 ctypes.CDLL(str(libusb_package.get_library_path()), ctypes.RTLD_GLOBAL)
 
 from tflite_support import metadata  # noqa: E402

@@ -1,4 +1,4 @@
-"""Tiny .tflite files of every head, built as by users."""
+"""Tiny .tflite files of every head, built as users build them."""
 
 import atexit
 import functools
@@ -45,7 +45,7 @@ def config(name, **flags):
 def write_model(name):
     """Writes a model; returns its path and the flags of its export."""
     if name == "tagging":
-        # With weights whose predictions float16 does not change.
+        # Small weights, so rounding to float16 changes no prediction.
         task = tiny_exports.tagging()
         model = BertForTagging(_CONFIG, **task.model_arguments())
         weights = tiny_model.random_weights(model, scale=0.2)

@@ -18,7 +18,7 @@ from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import tiny_model
 
 LABELS = ("no", "yes", "ümlaut")
-# Short, medium and longer than a row of 12 tokens.
+# Short and medium texts, and some longer than a row of 12 tokens.
 TEXTS = (
     "the cat",
     "東 dog",
@@ -49,7 +49,7 @@ def classification(problem_type="single_label", pair=False, **values):
 
 
 def official(task, /, **values):
-    """Returns GLUE's task of a name."""
+    """Returns the GLUE task with this name."""
     found = glue_tasks.get_task(task)
     values = {
         "name": task,

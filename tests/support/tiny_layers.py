@@ -29,7 +29,7 @@ WIDER = dataclasses.replace(
     max_position_embeddings=11,
     type_vocab_size=2,
 )
-# Class, arguments, and the prefix of the names of its head.
+# Class, arguments, and the prefix of the head's weight names.
 MODELS = (
     (task_models.BertForClassification, {"num_labels": 3}, ""),
     (task_models.BertForTagging, {"num_labels": 4}, "cls/tagging/"),
@@ -65,8 +65,8 @@ def wider_model(name, changes=(), **arguments):
 
     Args:
       name: The model.
-      changes: Those of the configuration.
-      **arguments: Further ones of the model.
+      changes: Changed values of the configuration.
+      **arguments: Further arguments of the model.
     """
     config = dataclasses.replace(
         WIDER, **{"left_to_right": name == "left_to_right"} | dict(changes)
@@ -80,7 +80,7 @@ def wider_model(name, changes=(), **arguments):
 
 
 def wider_inputs(name):
-    """Returns inputs of one of WIDER_MODELS; padding has any ids."""
+    """Returns inputs of one of WIDER_MODELS; padding has random ids."""
     rng = np.random.default_rng(4)
     shape = (3, 2, 9) if name == "multiple_choice" else (3, 9)
     lengths = rng.integers(4, 10, (*shape[:-1], 1))
@@ -101,7 +101,7 @@ def replace(**changes):
 
 
 def randomize(layer, seed=0, scale=0.5):
-    """Randomizes all weights; zero biases would hide a missing one."""
+    """Randomizes all weights; zero biases would hide a missing bias."""
     rng = np.random.default_rng(seed)
     for weight in layer.weights:
         weight.assign(rng.normal(scale=scale, size=weight.shape))
@@ -132,13 +132,13 @@ def inputs(batch=3, length=5):
 
 
 def inputs_of(cls):
-    """Returns three examples, with four choices each if there are any."""
+    """Returns three examples, with four choices each for multiple choice."""
     if cls is not task_models.BertForMultipleChoice:
         return inputs()
     return {name: x.reshape(3, 4, 5) for name, x in inputs(batch=12).items()}
 
 
 def logits(model, states):
-    """Returns what the head of a model makes of the states that it reads."""
+    """Returns the logits that the head of a model computes from `states`."""
     head = model.head
     return states @ head.output_weights.numpy().T + head.output_bias.numpy()

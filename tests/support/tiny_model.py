@@ -32,13 +32,13 @@ CONFIG = BertConfig(
     max_position_embeddings=12,
     type_vocab_size=2,
 )
-# Each layer takes time to build and compile.
+# Each layer takes time to build and compile, so most tests use one.
 ONE_LAYER = dataclasses.replace(CONFIG, num_hidden_layers=1)
 NO_DROPOUT = dataclasses.replace(
     ONE_LAYER, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
 )
 
-# Building a model takes a fifth of a second.
+# Building a model takes a fifth of a second, so its shapes are kept.
 _known_shapes = {}
 
 
@@ -88,11 +88,11 @@ def write(path, with_vocabulary=True, kind="pretraining", config=CONFIG):
 def write_initialized(path, factor=1):
     """Writes an encoder whose outputs distinguish tokens; returns its path.
 
-    Those of `write` have weights so large that all outputs are alike.
+    The weights of `write` are so large that all outputs are alike.
 
     Args:
       path: The directory.
-      factor: Of all matrices; larger ones distinguish texts more clearly.
+      factor: Multiplies all matrices; larger factors separate texts more.
     """
     keras.utils.set_random_seed(1)
     named = bert_model.named_variables(bert_model.BertModel(ONE_LAYER))

@@ -72,7 +72,7 @@ class _Toy(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
     def share(self, x):
-        # Rows depend on each other, and there is one output for all rows.
+        # The sum is one value for all rows, so batching must not merge calls.
         return {"sum": tf.reduce_sum(x)}
 
     @tf.function(
@@ -205,12 +205,12 @@ class ServedCase(ToyCase):
 
 
 def connect(config):
-    """Returns a channel that takes large answers, but no faster than read."""
+    """Returns a channel for large responses that buffers no more than read."""
     return grpc.insecure_channel(
         f"localhost:{config.port}",
         [
             ("grpc.max_receive_message_length", -1),
-            # A fast connection would make room for the whole answer.
+            # Otherwise a fast connection would buffer the whole response.
             ("grpc.http2.bdp_probe", 0),
         ],
     )
@@ -251,7 +251,7 @@ def ask(port, method, path, body=None, headers=()):
 
 
 def predict(port, body):
-    """Returns the status and the answer of the toy to a request."""
+    """Returns the status and the response of the toy to a request."""
     return ask(port, "POST", PREDICT, body)
 
 

@@ -20,7 +20,7 @@ def tokenize(model, lines_file):
     """Returns the concatenated ids of all lines, without [CLS] and [SEP]."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
     fast = tokenizer.backend_tokenizer
-    # MiniLM's file enables truncation and padding.
+    # MiniLM's file enables truncation and padding, which would hide ids.
     fast.no_truncation()
     fast.no_padding()
     with open(lines_file, "rb") as file:

@@ -28,7 +28,7 @@ class Worker:
     """
 
     def __init__(self, arguments):
-        # Not a pipe, as nothing reads it while the workers run.
+        # A file, because a pipe that nothing reads would fill up.
         self._log = tempfile.TemporaryFile()
         environment = {
             name: value
@@ -49,7 +49,7 @@ class Worker:
     @property
     def log(self):
         """The output so far."""
-        # Reading must not move the file position, where the process writes.
+        # `read` would move the file position, where the process writes.
         number = self._log.fileno()
         size = os.fstat(number).st_size
         return os.pread(number, size, 0).decode(errors="replace")
@@ -79,7 +79,7 @@ class Worker:
 
 @contextlib.contextmanager
 def started(count, *arguments, absent=()):
-    """Yields started workers, which differ in --task_index; kills them after.
+    """Yields workers that differ in --task_index; kills them at the end.
 
     Args:
       count: The number of workers.

@@ -98,7 +98,7 @@ class RejectionTest(tf.test.TestCase):
         found = confidence.fit_rejection(stated, is_right, 0.9)
         is_answer = stated >= found
         self.assertGreaterEqual(is_right[is_answer].mean(), 0.9)
-        for least in stated[stated < found]:  # All that answer more.
+        for least in stated[stated < found]:  # Lower thresholds answer more.
             self.assertLess(is_right[stated >= least].mean(), 0.9)
 
     def test_equal_probabilities_are_rejected_together(self):

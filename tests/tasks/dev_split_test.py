@@ -40,12 +40,12 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(counts, {"a": 10, "b": 3, "c": 1, "d": 1})
         random.Random(0).shuffle(keys)
         self.assertEqual(_chosen(keys, 0.1), chosen)
-        # More rows of another label move none of these.
+        # More rows of another label must not change this choice.
         more = [SplitKey(f"e{number}", ("e",)) for number in range(9)]
         kept = {x for x in _chosen([*more, *keys], 0.1) if x[0] != "e"}
         self.assertEqual(kept, chosen)
         self.assertContainsSubset(chosen, _chosen(keys, 0.5))
-        # Each label has a text to train on.
+        # Even at 99%, each label keeps a text to train on.
         rest = {key.text for key in keys} - _chosen(keys, 0.99)
         self.assertEqual({text[0] for text in rest}, set(sizes))
 
@@ -109,7 +109,8 @@ _SQUAD = {
                         {
                             "id": f"{article}.{number}.{i}",
                             "question": "Who?",
-                            # Training leaves out what is not at its place.
+                            # The second answer is not at 9, so training skips
+                            # it.
                             "answers": [{"text": "Ada", "answer_start": i * 9}],
                         }
                         for i in range(2)
@@ -181,7 +182,7 @@ class SplitTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAlmostEqual(
             len(texts["dev"]) / len({x.text for x in keys}), 0.25, delta=0.08
         )
-        # Without training the dev set is the same.
+        # Without training, the dev set must be the same.
         config.do_train = False
         alone = dev_split.split(task, config)
         self.assertEqual(alone.data["dev"], parts.data["dev"])

@@ -43,7 +43,7 @@ class MetricsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(
             self.compute(metrics.PEARSON, right, guess), pearson, 1e-12
         )
-        # Ranks; equal values share the mean of their ranks.
+        # Spearman compares ranks; equal values share their mean rank.
         ranks_right = np.array([1, 2.5, 2.5, 5, 4])
         ranks_guess = np.array([1, 4, 2, 5, 3])
         self.assertAllClose(
@@ -68,8 +68,8 @@ class MetricsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(self.compute(name, right, 0 * right + 3), 0.0)
         self.assertEqual(self.compute(name, right[:1], right[:1]), 0.0)
 
-    # Of the columns, the first has one right; the second two right and one
-    # missed; the third one and the first another one too much.
+    # Column 0 has 1 true and 1 false positive; column 1 has 2 true positives
+    # and 1 false negative; column 2 has 1 false positive.
     @parameterized.parameters(
         (metrics.MICRO_PRECISION, 3 / 5),
         (metrics.MICRO_RECALL, 3 / 4),

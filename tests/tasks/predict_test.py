@@ -125,8 +125,8 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
             computed.loss, _expected_loss(logits, features), rtol=1e-5
         )
 
-    # Rows fill up batches of an odd size, and in those of 4 replicas the whole
-    # share of one.
+    # Blank rows fill up batches of an odd size. In batches of 3 for 4 replicas,
+    # one replica gets only a blank row.
     @parameterized.parameters((2, 3), (4, 3))
     @pytest.mark.slow
     def test_replicas_share_a_batch(self, count, batch_size):
@@ -194,7 +194,7 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         computer.compute(features, _EIGHTS, done.append)
         self.assertEqual(seen, [(4, 12), (4, 12), (4, 8)])
         self.assertEqual(done, [4, 4, 3])
-        # At most the number of rows.
+        # A batch has at most as many rows as there are.
         del seen[:]
         computer = task_prediction.OutputComputer(_classifier(), _Task(), 32)
         computer.compute(features, _EIGHTS)
@@ -250,7 +250,7 @@ class PredictorTest(tf.test.TestCase):
 class ChunksTest(tf.test.TestCase):
     def test_chunks_count_rows(self):
         task = SquadTask(doc_stride=3)
-        # 1, 2, 1, 5 and 1 windows.
+        # The examples have 1, 2, 1, 5 and 1 windows.
         examples = [
             task.example_from_row(("cat", " ".join(["dog"] * count)))
             for count in (1, 4, 2, 12, 1)

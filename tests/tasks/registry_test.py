@@ -45,7 +45,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         task = registry.build_task(values, 2, 512)
         self.assertEqual(task.labels, ("a", "b"))
         self.assertEqual(task.max_seq_length, 64)
-        # The input is unchanged.
+        # The caller's dict must not change.
         self.assertEqual(list(values), ["kind", "labels", "max_seq_length"])
 
 

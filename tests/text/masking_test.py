@@ -19,7 +19,7 @@ _CONTINUATIONS = tuple(i > 4 and i % 3 == 0 for i in range(1000))
 
 
 def _batch(lengths, width=64, slots=12):
-    """Sequences [CLS] A [SEP] B [SEP] with earlier masks; and their ids."""
+    """Returns masked sequences [CLS] A [SEP] B [SEP], and their ids."""
     rng = np.random.default_rng(5)
     ids = rng.integers(5, 1000, (len(lengths), width)).astype(np.int32)
     lengths = np.asarray(lengths)
@@ -72,7 +72,7 @@ class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
             )
             counts = drawn["masked_lm_weights"].sum(axis=1)
             self.assertEqual(counts[0], round(64 * share))
-        # Within a batch, too.
+        # The share must hold for the other rows of the batch, too.
         self.assertAllInRange(counts, 10, 10)
 
     def test_restores_the_ids_before_masking(self):
@@ -80,7 +80,7 @@ class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotAllEqual(features["input_ids"], ids)
         self.assertAllEqual(masking.restore_ids(features), ids)
 
-    # Others would change every run that was trained with them.
+    # Other masks would change the results of all earlier commands.
     @parameterized.parameters(
         ("d37e97c7f4b9dc80", {}),
         (
@@ -134,7 +134,7 @@ class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
         # Three standard errors: 0.006 at 80%, 0.0045 at 10%.
         self.assertNear(is_mask.mean(), 0.8, 0.006)
         self.assertNear(is_same.mean(), 0.1, 0.0045)
-        # All 61 places outside [CLS] and [SEP] are as likely.
+        # All 61 positions outside [CLS] and [SEP] are equally likely.
         places = np.bincount(positions.ravel(), minlength=64)
         self.assertAllEqual(places[[0, 32, 63]], [0, 0, 0])
         places = np.delete(places, [0, 32, 63])

@@ -70,7 +70,7 @@ _ALPHABET = [
     *"ΣσςΑα\u1fb3ʰªªͺ\u1d2c",
     *"中\uf900𠀀각가ᄀ한ヴ",
     *"𝐀𐐀😀\U0001e900\U000e0041",
-    *"\u1b4e\u1b7f\U00011f4f\U0001e5ff",  # Letters to Unicode 14.
+    *"\u1b4e\u1b7f\U00011f4f\U0001e5ff",  # Punctuation after Unicode 14.
     b"\xff",
     b"\xe2\x82",
     b"\xf0\x9f\x98",
@@ -104,7 +104,7 @@ def _letters(text):
 
 
 def _falls_apart(text):
-    """Returns true if a character becomes several, like a Hangul syllable."""
+    """Returns True if a character becomes several, like a Hangul syllable."""
     return any(
         sum(
             unicodedata.category(part) != "Mn"
@@ -143,7 +143,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
             others -= set(range(first, last + 1))
         self.assertLen(others, 967233)
         ids = tokenizer.tokenize([f"he{chr(c)}llo" for c in others])
-        # No token of the vocabulary contains any of them.
+        # No token contains any of these characters, so each text is [UNK].
         unknown = [tokenizer.vocabulary.unk_id]
         self.assertAllEqual(ids.row_lengths(), np.ones(len(others)))
         self.assertAllEqual(ids.flat_values, unknown * len(others))
@@ -178,7 +178,7 @@ class GoldenTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotEmpty(words)
         for word, piece, part in zip(words, expected, slices, strict=True):
             self.assertLen(word, 1, part)
-            # A part of a word does not show that a sigma was its last letter.
+            # A part of a word does not show if a sigma ended the whole word.
             whole, piece = word[0].replace("ς", "σ"), piece.replace("ς", "σ")
             if _falls_apart(part.decode()):
                 # Several tokens may share the bytes of one character.
@@ -323,7 +323,7 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         accents = "a\u0301" * 200
         self.assertLen(tokenizer.tokenize(accents), 200)
         self.assertLen(tokenizer.tokenize(accents + "A"), 1)
-        # A Hangul syllable falls into two or three letters.
+        # A Hangul syllable decomposes into two or three letters.
         self.assertLen(tokenizer.tokenize("각" * 66), 198)
         self.assertLen(tokenizer.tokenize("각" * 67), 1)
 
@@ -395,7 +395,7 @@ class LiteTokenizerTest(tf.test.TestCase):
         self.assertEqual(lite.settings(), tokenizer.settings())
         texts = ["É é A", "ΑΣ Σ aΣ", "a" * 100, "a" * 101]
         self.assertAllEqual(lite.tokenize(texts), tokenizer.tokenize(texts))
-        # Only there does a text end at a NUL; here it is dropped.
+        # With ASCII_LOWER, NUL ends a text; the lite tokenizer drops it.
         self.assertLen(tokenizer.tokenize("a \0 a"), 1)
         self.assertLen(lite.tokenize("a \0 a"), 2)
 
@@ -456,7 +456,7 @@ class SpecialTokensTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_stand_ins_in_text_are_unknown(self):
         tokenizer = BertTokenizer(_VOCABULARY, preserve_special_tokens=True)
-        # The reserved ends of all CJK blocks.
+        # Unassigned CJK characters may stand in for preserved tokens.
         text = "".join(chr(c) for c in range(0x2CEA2, 0x2CEB0)) + "\U0002fa1e"
         tokens, _ = _tokens(tokenizer, text)
         self.assertEqual(tokens, ["[UNK]"] * 15)
@@ -489,7 +489,7 @@ class TextOfIdsTest(tf.test.TestCase):
             tokenizer.detokenize(tokenizer.tokenize(texts)),
             [b"the unaffable world .", b"", "a [MASK] ααςσ b".encode()],
         )
-        # A dense batch, a continuation first.
+        # Rows of a dense batch may begin with a continuation.
         self.assertAllEqual(
             tokenizer.detokenize([[4, 0], [3, 4]]), [b"##aff hello", b"unaff"]
         )
@@ -521,7 +521,7 @@ class TextOfIdsTest(tf.test.TestCase):
         self.assertFalse(cased.settings()["strip_accents"])
 
     def test_builds_with_a_token_that_no_text_has(self):
-        # Line 344 is U+2028, line 13503 is ##U+2028; the ids behind them hold.
+        # Lines 344 and 13503 have U+2028; splitting there would shift ids.
         vocabulary = Vocabulary.from_file(
             golden("vocab/bert-base-chinese-vocab.txt")
         )
@@ -636,7 +636,7 @@ class DeviceTokenizerTest(tf.test.TestCase, parameterized.TestCase):
             for point in range(sys.maxunicode + 1)
             if unicodedata.category(chr(point)) not in ("Cs", "Cn")
         ]
-        # Later blocks follow the rules of their first characters.
+        # Hangul syllables follow one rule, so the first 16 are enough.
         chars = [x for x in chars if not 0xAC10 <= ord(x) < 0xD7A0]
         words = split_words
         texts = [f"a{char}b" for char in chars]

@@ -56,7 +56,7 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
             contents = file.read()
         self.assertEqual(contents, _TEXT.encode())
         self.assertEqual(vocabulary.hash, hashlib.sha256(contents).hexdigest())
-        # The last line end may be missing.
+        # A file without the last line end is the same vocabulary.
         same = Vocabulary.from_file(self._file(_TEXT.removesuffix("\n")))
         self.assertEqual(same.hash, vocabulary.hash)
         other = Vocabulary([*_TOKENS[1:], _TOKENS[0]])
@@ -127,7 +127,7 @@ class VocabularyTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(logs.output[0], "vocab.txt has 8 .* 9 rows.*otherwise")
         with self.assertRaisesRegex(UserError, "vocab.txt has 8 lines.* is 7"):
             vocabulary.check_size(7)
-        # Empty lines at the end need no rows.
+        # Empty lines at the end need no rows of embeddings.
         longer = Vocabulary([*_TOKENS, "", ""])
         self.assertEqual(longer.check_size(8), [])
 
@@ -165,7 +165,7 @@ def _learn(words=None, vocab_size=200, coverage=1.0, num_unused=99):
 
 
 def _random_words():
-    """Returns made-up words of syllables with counts like those of words."""
+    """Returns made-up words of syllables, with realistic counts."""
     generator = random.Random(5)
     syllables = [a + b for a in "bcdfghklmnprst" for b in "aeiou"]
     words = collections.Counter()
@@ -199,7 +199,7 @@ class LearnTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ("45366dff3bcf2e82", None, 200),
-        # Without one of about 1,400 characters.
+        # Coverage 0.999 leaves out one of about 1,400 characters.
         ("0881d2f31e5b3acf", None, 200, 0.999),
         ("c5b384b6cdc208b2", _random_words(), 600),
         ("53df6b78f9493087", _random_words(), 1000, 0.99),
@@ -210,7 +210,7 @@ class LearnTest(tf.test.TestCase, parameterized.TestCase):
             | {"the": 500, "then": 300},
             6500,
         ),
-        # Characters that the original would strip.
+        # The original would strip these line separators from a token.
         ("2bedc1ccb3c15f7c", {"a\u2028": 50, "\u2029": 70, "ab": 3}, 130),
     )
     def test_tokens_are_those_of_earlier_versions(

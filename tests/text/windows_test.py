@@ -52,7 +52,7 @@ class CutTest(tf.test.TestCase, parameterized.TestCase):
         )
         if not has_pairs:
             texts_b = [[]] * 60
-        # Exported models call it in the graph.
+        # Exported models call `cut` in a graph, so one case does.
         cut = text_windows.cut if stride > 1 else tf.function(text_windows.cut)
         tokens = [
             tf.ragged.constant(texts, tf.int32)
@@ -110,7 +110,7 @@ def _word_spans(starts, end, room, stride):
         if stride is None or spans[-1][1] == end:
             break
         following = np.searchsorted(starts, begin + stride, side="right") - 1
-        # A word may have more tokens than the stride.
+        # A word may have more tokens than the stride, so advance at least one.
         word = max(following, word + 1)
     return spans
 
@@ -173,7 +173,7 @@ class WordWindowsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(
                 shown[: len(spans)], [list(range(*span)) for span in spans]
             )
-            # Followed by an empty window for each text without tokens.
+            # An empty window follows for each text without tokens.
             empty = [[] for text in texts if not sum(text)]
             self.assertEqual(shown[len(spans) :], empty)
             self.assertAllEqual(windows["rows"], rows)

@@ -56,7 +56,7 @@ class CheckpointStoreTest(files_case.FolderCase):
             checkpoint.tensors["a/kernel"], _tensors(100)["a/kernel"]
         )
         self.assertEqual(self.store.steps(), [100, 20])
-        # No file of the third is left; the file `checkpoint` names the others.
+        # The third checkpoint has no file left; `checkpoint` names the others.
         self.assertLen(os.listdir(self.folder), 2 * 3 + 1)
         state = tf.train.get_checkpoint_state(self.folder)
         self.assertEqual(
@@ -92,7 +92,7 @@ class CheckpointStoreTest(files_case.FolderCase):
         self.assertIsNone(self.store.restore_latest())
         missing = CheckpointStore(os.path.join(self.folder, "missing"))
         self.assertIsNone(missing.restore_latest())
-        # Another process removes it between two calls.
+        # Another process may remove the folder between two calls.
         with mock.patch.object(tf.io.gfile, "isdir", return_value=True):
             self.assertIsNone(missing.restore_latest())
 
@@ -180,7 +180,7 @@ class AsyncCheckpointsTest(files_case.FolderCase):
             self.value = 3
             saving.save(3)
             self.assertEqual(saving.step, 3)
-            # Later changes are not part of the checkpoint.
+            # Later changes must not become part of the checkpoint.
             self.value = 4
             self.metadata["evaluations"].append("later")
             self.assertEqual(store.steps(), [])
@@ -281,7 +281,7 @@ class TrainingStateTest(tf.test.TestCase):
 
     def test_ignores_and_logs_moments_of_untrained_weights(self):
         state = self._optimizer_state()
-        # A classifier that this model does not have.
+        # The moment of a classifier, which this model does not have.
         state["output_weights/adam_m"] = np.ones((3, 16), np.float32)
         variables, _ = self._build()
         optimizer = optimizers.build_optimizer("bert_adam")

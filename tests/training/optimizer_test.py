@@ -19,7 +19,7 @@ from tests.support import tiny_model
 
 
 def _numpy_steps(name, weight, gradients, rate, decay, epsilon):
-    """The published formulas, in float64; returns the weight."""
+    """Returns the weight by the published formulas, in float64."""
     weight, m, v = np.float64(weight), 0.0, 0.0
     for t, gradient in enumerate(np.float64(gradients), start=1):
         m = 0.9 * m + 0.1 * gradient
@@ -40,7 +40,7 @@ class WarmupLinearDecayTest(tf.test.TestCase, parameterized.TestCase):
         (0, 0.0),
         (1, 0.2),
         (9, 1.8),
-        (10, 1.8),  # The jump: 2 * (1 - 10 / 100).
+        (10, 1.8),  # Warm-up ends: 2 * (1 - 10 / 100).
         (55, 0.9),
         (100, 0.0),
         (170, 0.0),
@@ -200,7 +200,7 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class GoldenTrajectoryTest(tf.test.TestCase):
-    """The golden with Keras' way to apply gradients; see also step_test."""
+    """The golden, with gradients applied as Keras does; see also step_test."""
 
     def _train(self, model, optimizer, num_steps):
         batch = golden_training.read_batch()
@@ -254,11 +254,11 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
         rng = np.random.default_rng(0)
         self.batch = {
             "masked_lm_ids": rng.integers(0, 11, (5, 3)).astype(np.int32),
-            # Neighbors have different numbers of predictions.
+            # Rows have 0 to 3 predictions, so a mean of means would fail.
             "masked_lm_weights": np.float32(
                 [[1, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1]]
             ),
-            # Of different lengths.
+            # Rows have different lengths.
             "input_mask": np.int32(np.arange(6) < [[6], [2], [4], [1], [5]]),
             "next_sentence_labels": np.int32([[0], [1], [1], [0], [1]]),
         }

@@ -97,7 +97,7 @@ class MeansTest(tf.test.TestCase):
         means = training_metrics.Means()
         means.add(1, {"loss": 8.0, "learning_rate": 0.1}, {"loss": 8.0})
         state = json.loads(json.dumps(means.state()))
-        # The last of three steps has 3.
+        # The sum of three steps is 12; the metrics are of the last one.
         for one in (means, training_metrics.Means()):
             if one is not means:
                 one.restore(state)
@@ -241,9 +241,9 @@ class MeasuredTest(tf.test.TestCase):
         self.assertGreater(kept["added"], 1.5 * remat["added"])
 
     def test_out_of_memory_is_one_sentence(self):
-        # An array of attention scores takes 137 GB, all others together far
-        # less than the limit. So no other allocation fails: oneDNN and LLVM
-        # abort the process if one of theirs does.
+        # An array of attention scores takes 137 GB, all other arrays far less
+        # than the limit. So no allocation of oneDNN or LLVM fails, which would
+        # abort the process.
         error = _measure(
             num_layers=2,
             hidden_size=64,

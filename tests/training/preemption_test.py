@@ -59,7 +59,7 @@ class PreemptionTest(tf.test.TestCase, parameterized.TestCase):
         with (
             mock.patch.dict(os.environ, assumed),
             self.assertRaisesRegex(UserError, packed_weights.VARIABLE),
-            # Neither devices nor flags are looked at.
+            # None would fail if devices or flags were read before the check.
             preemptions.prepare(None),
         ):
             self.fail("The block began.")
@@ -102,7 +102,7 @@ class PreemptedPretrainingTest(pretrain_case.PretrainCase):
     @pytest.mark.slow
     def test_resumes_bit_for_bit(self):
         self.copy_run("through", iterations_per_loop=1)
-        # After the second call, where no checkpoint is due.
+        # No checkpoint is due at step 3, so SIGTERM must cause one.
         with self.assertRaisesRegex(Preempted, "Stopped at step 3 on SIGTERM"):
             self._pretrain_with_sigterm(3, iterations_per_loop=1)
         self.assertEqual(
@@ -122,7 +122,7 @@ class PreemptedPretrainingTest(pretrain_case.PretrainCase):
     @pytest.mark.slow
     def test_stops_during_the_evaluation(self):
         self.copy_run()
-        # As if it was killed before it wrote its model.
+        # A run that was killed before its export has no model.
         shutil.rmtree(self.path("out", "model"))
         with mock.patch.object(evaluation, "build_evaluation", _send_sigterm):
             with self.assertRaisesRegex(Preempted, "rerun the same command"):

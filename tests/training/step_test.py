@@ -38,7 +38,7 @@ _BATCH = 8
 
 
 def _train(num_steps, **options):
-    """Returns a `StepTrainer` that has trained for some steps, one by one."""
+    """Returns a `StepTrainer` that was trained one step at a time."""
     return StepTrainer(batch_size=_BATCH, **options).train(*[1] * num_steps)
 
 
@@ -56,7 +56,7 @@ class _Trained:
 
 @functools.cache
 def _trained(**options):
-    """Returns a `_Trained`; building one takes long."""
+    """Returns a `_Trained`; tests share it, because building takes long."""
     return _Trained(**options)
 
 
@@ -88,7 +88,7 @@ class TrainingStepTest(tf.test.TestCase, parameterized.TestCase):
         }
         self.assertFalse(np.any(losses[5] == losses[6]))
         batches = iter(step_trainer.dataset(step_trainer.examples(8), 8))
-        # The same examples, in two epochs.
+        # Two epochs have the same examples, but dropout seeds must differ.
         first, second = next(batches), next(batches)
         self.assertAllEqual(first["input_ids"], second["input_ids"])
         seeds = np.concatenate(
@@ -101,7 +101,7 @@ class TrainingStepTest(tf.test.TestCase, parameterized.TestCase):
         together = StepTrainer(batch_size=_BATCH).train(1, 4)
         # A call returns the metrics of its last step.
         self.assertEqual(together.metrics[1], one_by_one.metrics[4])
-        # And the sums of those that are means of rows.
+        # It also returns sums over its steps for all means of rows.
         for name, total in together.sums.items():
             values = [metrics[name] for metrics in one_by_one.metrics[1:5]]
             self.assertEqual(total, sum(values), name)
@@ -159,7 +159,7 @@ class TrainingStepTest(tf.test.TestCase, parameterized.TestCase):
             self.assertFalse(np.isfinite(trained.metrics[-1]["loss"]))
             for name, value in trained.state().items():
                 self.assertAllEqual(value, before[name], name)
-        # Those of the first step, though batches differ.
+        # Both calls return the metrics of their first step, which failed.
         first, again = trained.metrics[-2:]
         for name, value in first.items():
             np.testing.assert_equal(again[name], value, name)
@@ -181,7 +181,7 @@ class TrainingStepTest(tf.test.TestCase, parameterized.TestCase):
             trained.training_step.loss_scale.restore,
             trained.training_step.loss_scale.state(),
         )
-        # So large that the gradients cannot be finite.
+        # This scale is so large that the gradients overflow.
         trained.training_step.loss_scale.restore(
             {"loss_scale": 2.0**60, "calm_steps": 9}
         )
@@ -247,9 +247,9 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
 
 @pytest.mark.slow
 class FinetuningTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
-    # Rounding grows along a trajectory, the faster the higher the rate: here to
-    # 3e-7 and 4e-3. With the norm that the original takes on CPUs and GPUs, its
-    # losses depart by 3e-5 and 7e-2.
+    # Rounding errors grow along a trajectory, faster at a higher rate: here to
+    # 3e-7 and 4e-3. With the original's norm for CPUs and GPUs, the losses
+    # would depart by 3e-5 and 7e-2.
     @parameterized.parameters(("c0", 1e-5), ("c1", 2e-2))
     def test_20_steps_of_the_original(self, name, tolerance):
         path = golden("finetuning")
@@ -356,7 +356,7 @@ _REMAT = (("fuse", True), ("remat", True))
 
 
 def _unpad_train(num_steps, **options):
-    """Returns the losses of a model that was trained for some steps."""
+    """Returns a model's losses in some steps."""
     trainer = StepTrainer(num_train_steps=60, **options)
     trainer.train(*[1] * num_steps)
     return [metrics["loss"] for metrics in trainer.metrics]
@@ -382,7 +382,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(losses, _padded(), rtol=1e-5, atol=0)
 
     def test_losses_of_many_steps(self):
-        # At a rate that does not magnify the rounding of each step.
+        # A higher rate would magnify the rounding of each step.
         losses = _unpad_train(50, unpad=True, learning_rate=0.005)
         expected = _unpad_train(50, learning_rate=0.005)
         self.assertAllClose(losses, expected, rtol=1e-4, atol=0)
@@ -400,7 +400,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
 
 @pytest.mark.slow
 class CoupledTest(tf.test.TestCase, parameterized.TestCase):
-    """In-batch negatives, of all rows of a step."""
+    """In-batch negatives from all rows of a step."""
 
     def _train(self, devices=1, unpad=False, **plan):
         """Returns losses and weights after three steps of eight pairs."""
@@ -430,7 +430,7 @@ class CoupledTest(tf.test.TestCase, parameterized.TestCase):
             "input_ids": rng.integers(1, 64, size=[8, 2, 8]) * mask,
             "input_mask": mask,
             "segment_ids": np.zeros_like(mask),
-            # Two rows share an anchor, and two a positive.
+            # Rows share anchors (0, 7) and positives (0, 6 and 1, 7).
             "text_ids": [[x % 7, 10 + x % 6] for x in range(8)],
         }
         rows = {x: np.asarray(y, np.int32) for x, y in rows.items()}
@@ -444,7 +444,7 @@ class CoupledTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         {"max_micro_batch_size": 2},
-        # The last part has a blank row.
+        # The last part has two rows, so one row is blank.
         {"max_micro_batch_size": 3},
         {"devices": 2},
         {"devices": 2, "max_micro_batch_size": 2},
@@ -468,7 +468,7 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
     def test_auto_is_on_where_a_cpu_is_faster(self):
         self.assertTrue(self.choose("auto"))
         self.assertFalse(self.choose("auto", is_faster=False))
-        # Not measured there.
+        # Unpadding was measured only on CPUs, so it stays off elsewhere.
         self.assertFalse(self.choose("auto", "GPU"))
         self.assertFalse(self.choose("auto", "TPU"))
 

@@ -20,7 +20,7 @@ def _need_memory_for(
     error_class=MemoryError,
     message="out of memory, as a test wants it",
 ):
-    """Patches the objective to lack memory for more rows at once.
+    """Patches the objective to run out of memory for more rows at once.
 
     Args:
       most_rows: The rows of a micro-batch for which memory suffices.
@@ -43,7 +43,7 @@ def _need_memory_for(
     return mock.patch.object(PretrainingObjective, "compute_sums", patched)
 
 
-# Compiling takes most of the time, and makes no difference here.
+# Compiling takes most of the time and changes nothing here, so skip it.
 _FLAGS = {"train_batch_size": 8, "xla": "off"}
 
 
@@ -107,8 +107,8 @@ class OutOfMemoryTest(pretrain_case.PretrainCase):
 
     def test_no_step_is_lost_or_repeated(self):
         calls = itertools.count()
-        # In the second step of a call of two. TensorFlow makes it an
-        # UnknownError, which the compiler might raise, too.
+        # Memory runs out in the second step of a call of two. TensorFlow raises
+        # an UnknownError for it, which the compiler might raise, too.
         error = (RuntimeError, "CUDA_ERROR_OUT_OF_MEMORY: out of memory")
         with _need_memory_for(4, lambda: next(calls) == 3, *error):
             log, received = self._train("short")
@@ -153,7 +153,7 @@ class PacerTest(tf.test.TestCase):
         for seconds in (0.01, 0.3, 1.9, 4.0):
             ends, lengths = self._run(lambda _, s=seconds: s, 2000, (1000,))
             self.assertLessEqual(max(lengths), 10.0)
-            # But no shorter than necessary, once the pace is measured.
+            # Calls must not be shorter than necessary once the pace is known.
             self.assertLess(len(ends), 12 + 2000 * seconds / 3.5)
 
     def test_ignores_the_time_of_compilation(self):

@@ -1,4 +1,4 @@
-"""Tests of compiled steps, those in the form for GPUs on a CPU."""
+"""Tests of steps that XLA compiles, also in the form for GPUs on a CPU."""
 
 import dataclasses
 import functools
@@ -140,7 +140,7 @@ class TaskTrainer:
         config = tiny_model.ONE_LAYER
         if teaches:
             model_arguments |= _FOR_DISTILLATION
-            config = tiny_model.CONFIG  # The pairs of layers need both.
+            config = tiny_model.CONFIG  # Distillation pairs layers of both.
         with strategy.scope():
             model = self._build(task, config, model_arguments, 3)
             objective = TaskObjective(task)
@@ -197,8 +197,8 @@ class TaskTrainer:
 
 logical_devices.make()
 
-# Their gradient is only rounding, which Adam turns into whole steps: softmax
-# does not change when the same number is added to all of its arguments.
+# Softmax ignores a number that is added to all of its arguments, so these
+# gradients are only rounding, which Adam turns into whole steps.
 _WITHOUT_GRADIENT = (
     "/key/bias",
     "cls/multiple_choice/output_bias",
@@ -252,15 +252,15 @@ class _TestCase(tf.test.TestCase, parameterized.TestCase):
     def assert_same_weights(self, received, expected):
         for name, value in expected.items():
             if not any(part in name for part in _WITHOUT_GRADIENT):
-                # Adam amplifies small differences: 1.3e-5 was measured.
+                # Adam amplifies small differences, up to 1.3e-5.
                 self.assertAllClose(received[name], value, 3e-5, 3e-5, name)
 
     def assert_compiles(self, graphs):
         """Checks that nothing in a step has an unknown shape or a string."""
         self.assertNotEmpty(graphs)
         for graph in graphs:
-            # Gradients compute the axes to sum over, which XLA knows when it
-            # compiles.
+            # Gradients compute the axes to sum over, but XLA knows these when
+            # it compiles, so skip them.
             tensors = [
                 tensor
                 for op in graph.get_operations()
@@ -318,12 +318,12 @@ class PretrainingTest(_TestCase):
     @parameterized.parameters("mixed_float16", "mixed_bfloat16")
     @pytest.mark.thorough
     def test_in_half_precision(self, policy):
-        # XLA keeps some intermediate values in float32.
+        # XLA keeps some intermediate values in float32, so results differ.
         self._compare(2e-2, policy=policy)
 
 
 class TasksTest(_TestCase):
-    # Taggers with LSTMs do what other taggers do, and more.
+    # Taggers with LSTMs do all that other taggers do, so skip the others.
     @parameterized.parameters(*sorted(TASKS.keys() - {"tagging"}))
     @pytest.mark.thorough
     def test_every_task_has_a_program_for_each_length(self, name):
@@ -407,7 +407,7 @@ class GpuStepTest(tf.test.TestCase, parameterized.TestCase):
     def test_a_call_has_few_operations_and_reads_nothing_back(self):
         graph = _trace(_trained())
         condition, body = _loop(graph)
-        # Counts, which stay on the host; a flag would come from the device.
+        # Counts stay on the host; a flag would come from the device.
         self.assertEqual(
             {node.op for node in condition.node_def}, {"Less", "Identity"}
         )
@@ -433,7 +433,7 @@ class GpuStepTest(tf.test.TestCase, parameterized.TestCase):
                 dict.fromkeys(step._metric_names, tf.constant(0.0)),
             )
         scattered = re.findall(r"= (\S+) scatter\(", lower(stage="hlo"))
-        # 64 words of width 8.
+        # The table has 64 words of width 8; nothing else may be scattered.
         self.assertLen(scattered, 1, scattered)
         self.assertStartsWith(scattered[0], "f32[64,8]")
 
@@ -484,10 +484,10 @@ class FallbackTest(tf.test.TestCase):
         self.assertIn("updates of the weights", trainer.training_step.compiled)
         expected = self._train(Compilation()).train(1, 2)
         self.assertEqual(trainer.metrics, expected.metrics)
-        # Nothing is left to compile less.
+        # The step already compiles as little as possible, so it gives up.
         self.assertFalse(trainer.training_step.recover(caught.exception))
 
-        # A shape may come, and be compiled, in any step.
+        # Any step may bring and compile a new shape, so errors may come late.
         later = _build().train(1).training_step
         other = tf.errors.InternalError(None, None, "cuBLAS launch failed")
         self.assertFalse(later.recover(other))
@@ -543,8 +543,8 @@ class FallbackTest(tf.test.TestCase):
 class AllReduceTest(tf.test.TestCase):
     def test_gradients_are_exchanged_in_bfloat16(self):
         options = {"dropout": 0.0, "batch_size": 6}
-        # TensorFlow keeps the dtypes of collectives for each set of devices,
-        # and this set is no other test's.
+        # TensorFlow fixes a collective's dtype for a set of devices, so no
+        # other test may use this set.
         trainer = StepTrainer(
             devices=3, all_reduce_dtype="bfloat16", **options
         ).train(1, 3)
@@ -554,12 +554,12 @@ class AllReduceTest(tf.test.TestCase):
             for node in body.node_def
             if node.op == "CollectiveReduceV2"
         }
-        # Counts and losses stay exact.
+        # Counts and losses must stay exact, so they are summed in float32.
         self.assertEqual(dtypes, {"bfloat16", "float32"})
         expected = StepTrainer(**options).train(1, 3)
         for one, other in zip(trainer.metrics, expected.metrics, strict=True):
             self.assertAllClose(one["loss"], other["loss"], 1e-2)
-        # Each gradient is rounded to 8 bits.
+        # Each gradient is rounded to 8 bits, so the norms differ slightly.
         norms = np.array(
             [t.metrics[0]["grad_norm"] for t in (trainer, expected)]
         )

@@ -300,14 +300,14 @@ class GlueTest(files_case.FilesCase):
         width = len(header) if header else 4
         lines = ["\t".join(header)] if header else []
         for i, right in enumerate(labels):
-            # Unbalanced quotation marks, and each field differs.
+            # Quotation marks are unbalanced, and all fields differ.
             fields = [f'"{i} {j}, é' for j in range(width)]
             if label is not None:
                 fields[label] = str(right)
             if header and "language" in header:
                 fields[0] = "zh"
             lines.append("\t".join(fields))
-        # The files of MRPC begin with a byte order mark and have CRLF.
+        # MRPC's files have a byte order mark and CRLF, so all have here.
         self.write(file, "\ufeff" + "\r\n".join(lines) + "\r\n")
         read = self.read(name, split)
         self.assertEqual(
@@ -482,7 +482,7 @@ class GlueTest(files_case.FilesCase):
 
     @parameterized.parameters("mnli", "snli", "rte", "ax")
     def test_texts_of_the_diagnostic_set(self, task):
-        # A model of MNLI predicts it, and MNLI has other columns.
+        # Models of MNLI predict this file, whose columns are not MNLI's.
         path = self.write(
             "diagnostic-full.tsv",
             "Domain\tPremise\tHypothesis\tLabel\nNews\tA\tB\tneutral\n",

@@ -136,11 +136,11 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertAllClose(
             task.score(examples, predictions),
-            # x was predicted wrongly, y was missed.
+            # x has a wrong prediction and y is missed, so only z scores.
             {
                 "accuracy": 0.5,
                 "macro_f1": 1 / 3,
-                # Each answer has a bin of its own; the first is right.
+                # Each answer has its own bin; only the first is correct.
                 "expected_calibration_error": (
                     1 - expected[0, 2] + expected[1, 0]
                 )
@@ -163,7 +163,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
             described[0]["probabilities"],
             dict(zip("xyz", special.expit(_LOGITS[0]), strict=True)),
         )
-        # 4 labels are predicted, 3 are correct, 2 are both.
+        # 4 labels are predicted, 3 are references, and 2 are both.
         scores = task.score(examples, predictions)
         self.assertAllClose(scores["micro_f1"], 4 / 7)
 
@@ -182,7 +182,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         stated = special.softmax(logits, -1).max(-1)
         self.assertAllClose([row["probability"] for row in described], stated)
         scores = task.score(examples, predictions)
-        # Known labels alone count, and rejected answers count for them.
+        # Only rows 0 and 2 have a known label; there, rejections count.
         self.assertEqual(scores["accuracy"], 1)
         self.assertEqual(scores["coverage"], 0.5)
         self.assertEqual(scores["answer_precision"], 0.5)
@@ -260,7 +260,7 @@ class ReportTest(tf.test.TestCase):
             task, "test", [None] * 2, [[0.1, 0.25, 0.65], [1e-8, 1.0, 0.0]]
         )
         self.assertEqual(names, ["test_results.tsv"])
-        # str() of NumPy's <float32>, as in the original.
+        # The original writes str() of NumPy's <float32>, so these digits.
         self.assertEqual(
             self.text("test_results.tsv"), "0.1\t0.25\t0.65\n1e-08\t1.0\t0.0\n"
         )
@@ -271,7 +271,7 @@ class ReportTest(tf.test.TestCase):
             names = self.write(
                 _single(files=files), split, [None], [[0.5, 0.25, 0.25]]
             )
-        # The original has only the first one.
+        # The original writes only the first file.
         self.assertEqual(
             names, ["test_mismatched_results.tsv", "test_results.tsv"]
         )
@@ -380,7 +380,7 @@ class InputsTest(files_case.FilesCase):
     def test_texts_to_train_on_are_not_empty(self):
         task = _single(columns=Columns("body"), labels=("a", "b"))
         for row in (" ", {"body": ""}):
-            example = task.example_from_row(row)  # As a server answers it.
+            example = task.example_from_row(row)  # Valid for prediction.
             with self.assertRaisesRegex(UserError, "a text that is not empty"):
                 task.add_label(example, "a")
 
@@ -486,7 +486,7 @@ class OfficialTest(_TestCase):
             self.assert_official_refused(
                 f"--{flag} needs .* only test", "ax", **{flag: True}
             )
-        # Its model has the labels in another order.
+        # A stored model may have the labels in another order.
         labels = ["entailment", "neutral", "contradiction"]
         task = self.official("ax", {"labels": labels}, do_predict=True)
         self.assertEqual(task.labels, tuple(labels))
@@ -576,7 +576,7 @@ class CustomTest(_CustomCase):
         self.assertEqual(task.metric, "micro_f1")
         self.assertEqual(task.read("train")[0].label, ("b", "a"))
         columns = self.write("columns.csv", "text,b,a\nA,1,0\nB,0,0\n")
-        # A label that never occurs is still a label.
+        # A label that never occurs must still be a label.
         task = self.build(**flags, train_file=columns, label_column="b, a")
         self.assertEqual(task.labels, ("b", "a"))
         self.assertEqual(task.read("train")[0].label, ("b",))
@@ -603,7 +603,7 @@ class ClassWeightsTest(_CustomCase):
         ).class_weights
 
     def test_balanced_gives_labels_equal_total_weight(self):
-        # 5 examples, 3 labels; all labels have the same total weight.
+        # 5 examples of 3 labels, so each label has a total weight of 5 / 3.
         weights = self.weights("balanced")
         self.assertAllClose(weights, [5 / 9, 5 / 3, 5 / 3])
 

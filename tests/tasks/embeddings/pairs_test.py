@@ -15,7 +15,7 @@ from tests.support import tiny_model
 
 
 def _losses(vectors, ids, blank=()):
-    """Returns the cross entropies, each candidate of each row by itself."""
+    """Returns the cross entropies, computed one candidate at a time."""
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     rows = [row for row in range(len(ids)) if row not in blank]
     losses = []
@@ -36,14 +36,14 @@ def _losses(vectors, ids, blank=()):
 
 class LossesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
-        # Texts occur once.
+        # Each text occurs once.
         ([[0, 1], [2, 3], [4, 5], [6, 7]],),
         # A positive of two anchors, an anchor with two positives, and an
         # anchor that is the positive of another.
         ([[0, 1], [2, 1], [0, 5], [6, 0]],),
         # With negatives, one of which is a positive elsewhere.
         ([[0, 1, 2], [3, 4, 5], [6, 7, 4], [8, 9, 2]],),
-        # Labels in place of texts.
+        # Ids of labels replace the ids of texts.
         ([[0, 0], [1, 1], [0, 0], [2, 2]],),
     )
     def test_in_batch_negatives_equal_those_of_each_row(self, ids):
@@ -93,18 +93,18 @@ class ScoresTest(tf.test.TestCase):
         texts = {"a": 0.0, "b": 0.2, "c": 0.5, "d": 1.0, "e": 1.6}
         queries = {"x": 0.15, "y": 0.55, "z": 2.0, "a": 0.05}
         rows = [
-            ("x", "b"),  # First.
-            ("y", "d"),  # c, b, d: third; and a: fourth.
+            ("x", "b"),  # Rank 1.
+            ("y", "d"),  # After c and b: rank 3; a has rank 4.
             ("y", "a"),
-            ("z", "c", "e"),  # e, d, c: third.
-            ("a", "b"),  # Itself is left out, so first.
+            ("z", "c", "e"),  # After e and d: rank 3.
+            ("a", "b"),  # The query itself is left out: rank 1.
         ]
         places = texts | queries | {"a": 0.0}
         groups = [
             np.array([[np.cos(places[x]), np.sin(places[x])] for x in row])
             for row in rows
         ]
-        # All rows need as many texts.
+        # All rows must have three texts, so "e" fills them up.
         rows = [(*row, "e")[:3] for row in rows]
         third = groups[3][2]
         units = np.float32(
@@ -131,7 +131,7 @@ class ScoresTest(tf.test.TestCase):
         rows[0] = ("other", "t0")
         units[0, 0] = [-1.0, 0.0]
         received = embeddings.score_retrieval(rows, units)
-        # "x" finds a text of its own second; "other" finds its own last.
+        # "x" finds its own text second; "other" finds its own after ten.
         self.assertAllClose(received["mrr@10"], (1 / 2 + 0) / 2)
 
     def test_scores_are_compared_by_rank(self):

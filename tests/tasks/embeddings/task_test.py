@@ -69,7 +69,7 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
         expected = _expect(self.path, "mean", True)
         self.assertAllClose(received, expected, rtol=0, atol=1e-5)
         self.assertEqual(model.predict([], verbose=0).shape, (0, 16))
-        # Batches do not matter, nor the form of the rows.
+        # Batch size and the form of the rows must not change embeddings.
         rows = [{"sentence": x} for x in _TEXTS]
         others = model.predict(rows, batch_size=1, verbose=0)
         self.assertAllClose(others, received, rtol=0, atol=1e-6)
@@ -111,7 +111,7 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
             received = model.similarity(*pair)
             self.assertAllClose(received, expected, rtol=0, atol=1e-6)
         self.assertEqual(model.similarity(_TEXTS[:1], _TEXTS).shape, (1, 3))
-        # A vector is a row.
+        # A single vector must count as one row.
         received = model.similarity(vectors[0], vectors)
         self.assertAllClose(received, expected[:1], rtol=0, atol=1e-6)
         for shape in ((3, 5), (1, 3, 16)):

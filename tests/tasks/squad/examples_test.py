@@ -77,7 +77,7 @@ class SquadExamplesTest(files_case.FilesCase):
     def test_questions_without_answer(self):
         questions = (
             _question("said", ("he", 14), is_impossible=True),
-            # Some files have only the empty list.
+            # Some files mark the question only by the empty list.
             _question("shown"),
             _question("null", is_impossible=None),
             _question("good", ("he", 14), is_impossible=False),
@@ -97,7 +97,7 @@ class SquadExamplesTest(files_case.FilesCase):
             ],
             [(True, "", -1, -1)] * 3 + [(False, "he", 2, 2)],
         )
-        # For prediction they are normal questions.
+        # For prediction, all are normal questions.
         read = squad_examples.build_examples(
             _dataset(*questions), False, version_2_with_negative=True
         )
@@ -263,7 +263,7 @@ class SquadInputsTest(files_case.FilesCase):
     def test_squad_file_is_read_without_answers(self, name):
         questions = [
             {"id": "one", "question": "Who?", "answers": [{"text": "x"}]},
-            # These are not read.
+            # This question's labels must not be read, so they may be wrong.
             {"id": "two", "question": "Y?", "answers": 3, "is_impossible": 2},
         ]
         paragraph = {"context": " A  b\n", "qas": questions}

@@ -62,7 +62,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
         features = self._convert(example, doc_stride=4)
         _, peak = tracemalloc.get_traced_memory()
         self.assertLen(features, 2000)
-        # The size of one table of windows and tokens.
+        # A single table of windows and tokens would already have this size.
         self.assertLess(peak, 2000 * 8000 * 8)
 
     @parameterized.parameters("d", "\u0301")

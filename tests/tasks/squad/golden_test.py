@@ -56,7 +56,7 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
 
         self.assertLen(features, len(expected["features"]))
         length = config["max_seq_length"]
-        # The numbers that the original gives windows.
+        # The original numbers the windows of each example from 0.
         spans = collections.Counter()
         for number, (feature, one) in enumerate(
             zip(features, expected["features"], strict=True)
@@ -113,7 +113,7 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
                 )
 
     def test_loss_without_mask_equals_the_original(self):
-        # Padded, as the inputs of these logits are.
+        # The inputs of these logits are padded, so the mask would matter.
         inputs = np.load(golden("model/forward.npz"))
         expected = np.load(golden("model/squad.npz"))
         batch = {

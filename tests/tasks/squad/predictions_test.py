@@ -90,13 +90,13 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(prediction.answer(), "\u015at\u00e9ve SMITH")
 
     @parameterized.parameters(
-        # A separate accent is a character that the tokens do not have.
+        # The tokens lack the separate accent, so the whole word is taken.
         ("of ste\u0301ve's son", 5, 5, "ste\u0301ve's"),
         ("of st\u00e9ve's son", 5, 5, "st\u00e9ve"),
-        # The text of [UNK] is unknown.
+        # [UNK] does not show its text, so the whole word is taken.
         ("of bob's son", 5, 6, "bob's"),
         ("of bob's son", 6, 7, "'s"),
-        # A name does not make the text one of a script without spaces.
+        # One CJK name does not make this a script without spaces.
         ("of \u6771's son", 5, 5, "\u6771's"),
     )
     def test_unaligned_answers_are_whole_words(
@@ -128,7 +128,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(context[best.start : best.end], expected)
 
     def test_no_candidate_gives_null_or_placeholder(self):
-        # The end is before the start in one; the other has no window.
+        # One example's end is before its start; the other has no window.
         examples = _examples("ann of", " ")
         logits = [(_logits(7, _0=2, _5=4), _logits(7, _0=1, _4=4))]
         predictions = self._predict(
@@ -142,7 +142,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(prediction.null_odds, null_odds)
             for threshold in (-99.0, 0.0, 99.0):
                 self.assertEqual(prediction.answer(threshold), "")
-        # For SQuAD 1.1 the original has a placeholder.
+        # For SQuAD 1.1 the original answers with a placeholder.
         predictions = self._predict(examples, logits, n_best_size=1)
         self.assertEqual([one.answer() for one in predictions], ["empty"] * 2)
 

@@ -173,7 +173,7 @@ class SquadTaskTest(files_case.FilesCase):
         )
 
     def test_threshold_is_chosen_used_and_stored(self):
-        """Tests that it is selected on dev, used, and stored with the model."""
+        """The threshold is selected on dev, used, and stored with the model."""
         examples = self._read(
             (
                 "ann met bob",
@@ -240,7 +240,7 @@ class SquadTaskTest(files_case.FilesCase):
 
 
 def _entries(**probabilities):
-    """Returns the n best of a file; `none` names the empty answer."""
+    """Returns the n-best entries of a file; `none` is the empty answer."""
     return [
         {
             "text": "" if name == "none" else name,
@@ -267,7 +267,7 @@ class SquadEnsembleTest(files_case.FilesCase):
         )
         predictions = squad_predictions.combine(paths)
         self.assertEqual([one.qas_id for one in predictions], ["b", "a"])
-        # Two of three systems prefer x.
+        # Two of three systems prefer x, and its mean is higher than y's.
         self.assertEqual([one.answer() for one in predictions], ["x", "z"])
         first = {one.text: one.probability for one in predictions[0].nbest}
         self.assertEqual(list(first), ["x", "y", "v"])

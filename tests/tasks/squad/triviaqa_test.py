@@ -69,7 +69,7 @@ class TriviaQaTest(files_case.FilesCase):
             York="York is old. Judi Dench was born there. Yes.",
         )
         path = self._write_questions(
-            # The same page twice counts once.
+            # The same page twice must count once.
             _question(
                 "tc_1",
                 "York",
@@ -87,7 +87,7 @@ class TriviaQaTest(files_case.FilesCase):
         with self.assertLogs(level="INFO") as logs:
             result = self._convert(path, max_tokens=10)
         self.assertIn("2 questions with 6 documents", logs.output[0])
-        # Skyfall does not mention York.
+        # Skyfall does not mention York, so it has no answer.
         self.assertIn("1 have no answer", logs.output[0])
         self.assertIn("and 1 are missing", logs.output[0])
         found = []

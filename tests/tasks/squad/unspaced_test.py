@@ -31,17 +31,17 @@ def _make_question(rng, number, letters):
     """Returns a question; its answer is in the text two to four times."""
 
     def text(length):
-        # Letters on both sides of each mark, so that tokens end there.
+        # Letters surround each mark, so tokens end there.
         parts = rng.choices(letters, k=length)
         for _ in range(length // 4):
             place = rng.randrange(length)
             parts[place] += rng.choice(marks) + rng.choice(letters)
         return "".join(parts)
 
-    # Some texts have spaces, and so short words.
+    # Some texts have spaces, so they have short words.
     marks = _MARKS + [" ", "\n", "BERT "] * (number % 3)
     answer = text(rng.randint(1, 7)) + rng.choice(("", "\uff09"))
-    # One long token, beside which letters without spaces are few.
+    # Beside a long word, letters without spaces are a small share.
     context = "x" * 2000 + " " if number % 15 == 0 else ""
     context += text(rng.randint(2, 60))
     starts = []
@@ -59,7 +59,7 @@ def _positions(features):
 
 
 def _to_logits(positions):
-    """Returns logits of labels, which are 0 in windows without the answer."""
+    """Returns logits that point at labels; 0 in windows without an answer."""
     places = positions.T[..., np.newaxis]
     logits = np.where((places > 0) & (places == np.arange(_LENGTH)), 9.0, 0.0)
     names = ("start_logits", "end_logits")

@@ -15,7 +15,7 @@ from tests.support import shared_data
 
 _CASES = pathlib.Path(__file__).parents[2] / "testdata/cases"
 
-# In CoNLL-2003 every document begins with this line.
+# In CoNLL-2003, each document begins with -DOCSTART-.
 _CONLL = """\
 -DOCSTART- -X- -X- O
 
@@ -265,7 +265,7 @@ class TagsTest(tf.test.TestCase, parameterized.TestCase):
         detect = schemes.detect_scheme
         self.assertEqual(detect(sentences), "mixed")
         self.assertEqual(detect(sentences[:2]), "IOB1")
-        # A sentence's first tag does not continue the sentence before.
+        # A sentence's first tag must not continue the sentence before.
         self.assertEqual(detect([["B-x"], ["I-x"]]), "mixed")
 
     def test_labels_are_sorted_and_begin_with_O(self):
@@ -297,7 +297,7 @@ class RealDataTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_wnut17_has_known_counts(self, part, sentences, words, entities):
         data = tagging_examples.read_examples(
-            # Tweets may begin with a tag such as #Monday.
+            # Tweets may begin with #Monday, which starts no comment.
             shared_data.data(f"wnut17/{part}.conll")
         )
         self.assertLen(data, sentences)
@@ -437,7 +437,7 @@ class PublishedFormsTest(files_case.FilesCase, parameterized.TestCase):
         ({"tags": ["O", None]},),
         ({"tags": "OO"},),
         ({"tags": {"O": 1, "B-X": 2}},),
-        # Neither BIO, nor names of types.
+        # These are neither BIO tags nor names of types.
         ({"tags": ["o", "b-per"]},),
         ({"tags": ["O", "PER-B"]},),
     )

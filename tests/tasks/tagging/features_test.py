@@ -74,7 +74,7 @@ class FeaturesTest(tf.test.TestCase):
             batch["label_ids"],
             [[0, 0, 1, 0, 0, 0, 0], [0, 1, 0, 2, 0, 0, 0], [0] * 7],
         )
-        # The tag of "h" is not a label.
+        # The tag of "h" is not a label, so its weight is 0.
         self.assertAllEqual(
             batch["label_weights"],
             [[0, 1, 1, 0, 0, 0, 0], [0, 1, 0, 1, 1, 0, 0], [0] * 7],

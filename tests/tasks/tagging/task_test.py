@@ -83,7 +83,7 @@ class TaggingTaskTest(files_case.FilesCase):
         logits = np.random.default_rng(0).normal(size=(3, 6, 3))
         losses = task.losses({"logits": tf.constant(logits)}, batch)
         weights = task.loss_weights(batch)
-        # "matting" has two tokens.
+        # "matting" has two tokens; only the first one has a loss.
         expected = np.zeros([3, 6])
         for row, place, label in (
             (0, 1, 0),
@@ -367,7 +367,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         for name in names:
             self.assertEqual(getattr(task, name), stored[name])
 
-        # Models of other programs do not have it.
+        # Models of other programs store no such values, so defaults apply.
         task = finetune_tagger.build_task(_config(), _STORED)
         values = tuple(getattr(task, name) for name in names)
         self.assertEqual(values, (0, -1, "document", None))
