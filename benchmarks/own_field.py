@@ -5,7 +5,7 @@ r"""Trains MiniLM further on novels: perplexity, and the author of a paragraph.
 
 The rows are MiniLM (6 layers, width 384) with a new masked-LM head and a frozen
 encoder, MiniLM trained further at two rates, and the same network from random
-weights; all have equal steps and batches. Each is scored on novels that are in
+weights. All have equal steps and batches. Each is scored on novels that are in
 no training text. The first two are fine-tuned with three seeds to name the
 author of a paragraph. The test is every fifth chapter of each novel; these
 chapters are in no training text either.

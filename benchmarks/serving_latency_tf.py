@@ -74,7 +74,7 @@ def _classify(model, preprocessor, *texts):
     """Returns KerasHub's probabilities for raw texts."""
     import keras
 
-    # Not __call__, which takes a pair for a text and its label.
+    # __call__ would take a pair of texts for a text and its label.
     rows = preprocessor.call(texts if len(texts) > 1 else texts[0])
     logits = model(rows, training=False)
     return {"probabilities": keras.ops.softmax(logits)}

@@ -40,7 +40,7 @@ _read_config = cli.define_flags(PretrainConfig)
 
 def _plan_records(command_line):
     """Returns the plan of the records; tokenizes the text for the first one."""
-    from bert_tf.data.generators import streaming
+    from bert_tf.data.generators import streaming as streaming_generator
     from bert_tf.data.token_store import TokenStore
     from bert_tf.io import worker_processes
     from bert_tf.text.tokenizer import BertTokenizer
@@ -53,11 +53,11 @@ def _plan_records(command_line):
     tokenizer = BertTokenizer(Vocabulary.from_file(config.vocab_file))
     folder = os.path.join(_STORE.value, "tokens")
     with worker_processes.pool(1) as pool:
-        streaming._tokenize_corpus(
+        streaming_generator._tokenize_corpus(
             config, [config.input_file], tokenizer, folder, pool, 1
         )
     store = TokenStore.open(folder, len(tokenizer.vocabulary))
-    return streaming.plan_parts(
+    return streaming_generator.plan_parts(
         config, tokenizer, _STORE.value, store, [config.output_file]
     )
 
@@ -116,14 +116,14 @@ def main(argv):
     from bert_tf.distribute import devices as device_setup
     from bert_tf.pretraining import run as pretraining
     from bert_tf.training import losses
-    from bert_tf.training import preemption
+    from bert_tf.training import preemption as preemptions
 
     config = _read_config()
     paths = sorted(
         glob.glob(_WEIGHTS.value or ""),
         key=lambda x: int(x.split("-")[-1].split(".")[0]),
     )
-    with preemption.prepare(config) as (devices, requests):
+    with preemptions.prepare(config) as (devices, requests):
         if not _WEIGHTS.value:
             precision = device_setup.resolve_precision(
                 config.mixed_precision, "GPU"

@@ -27,9 +27,8 @@ _DROPOUT_STREAM = 21
 class StepPlan:
     """How the examples of a step are split over replicas and micro-batches.
 
-    Example: 10 examples on 2 replicas, at most 3 rows at once, make 2
-    micro-batches of 3 rows on each replica. Replica 0 computes rows 0 to 5;
-    replica 1 computes rows 6 to 9 and 2 blank rows.
+    Example: 10 examples on 2 replicas, at most 3 rows at once: replica 0
+    computes rows 0 to 2 and 3 to 5, replica 1 rows 6 to 8, 9 and 2 blank rows.
 
     Attributes:
       batch_size: Examples of a step, B.

@@ -54,9 +54,9 @@ TEXT_OPERATORS = frozenset(
         "RaggedTensorToTensor",
     }
 )
-# Operators that stay in float32. Sums with the attention mask: int8 holds either
-# the mask or the other values. Softmax, layer normalization and residual sums:
-# a few large values would leave few of the 256 steps to all others. Products of
+# Operators that stay in float32. Sums with the attention mask: int8 holds the
+# mask or the other values. Softmax, layer normalization and residual sums: a
+# few large values would leave few of the 256 steps to all others. Products of
 # two activations: they are slow in int8. ONE_HOT: the converter writes its
 # zeros as the byte 0, which means 0.5 at the scale of its result.
 _FLOAT_OPERATORS = (
