@@ -100,7 +100,7 @@ class Run:
         )
         self._take = jax.jit(lambda data, rows: tuple(x[rows] for x in data))
 
-    def train(self, save, seed=1):
+    def train(self, save, seed):
         """Runs all steps; calls `save` with a step and its weights."""
         size, steps = self.run["batch_size"], self.run["steps"]
         rng = np.random.default_rng(seed)
@@ -147,6 +147,7 @@ def main():
         "--last_only", action="store_true", help="Keep only the last weights."
     )
     parser.add_argument("--stop_at_step", type=int, default=1 << 30)
+    parser.add_argument("--seed", type=int, default=1, help="Of the order.")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     print(jax.devices()[0].device_kind, jaxlib.__version__, flush=True)
@@ -177,7 +178,7 @@ def main():
                     return
                 np.savez(f"{output}-{step}.npz", step=step, **weights)
 
-            run.train(save)
+            run.train(save, options.seed)
 
 
 if __name__ == "__main__":
