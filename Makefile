@@ -12,7 +12,7 @@ STEPS ?=
 MKDOCS := NO_MKDOCS_2_WARNING=1 .cache/docs-venv/bin/python -m mkdocs
 
 .PHONY: help setup setup-test demo test test-fast test-slow lint claims layers bazel \
-	docs docs-serve docs-test notebooks lock bench release clean
+	docs docs-serve docs-pictures docs-test notebooks lock bench release clean
 
 help:
 	@echo "make setup      makes .venv with the runtime dependencies"
@@ -25,6 +25,7 @@ help:
 	@echo "make layers     import rules between the folders"
 	@echo "make bazel      the BUILD file (needs Debian's bazel-bootstrap)"
 	@echo "make docs       the documentation site, in .site/"
+	@echo "make docs-pictures draws the documentation's figures and takes its screenshots"
 	@echo "make docs-test executes the code blocks of the documentation (PAGES=README.md: some)"
 	@echo "make notebooks executes the notebooks (NOTEBOOKS=classify: one)"
 	@echo "make docs-serve shows it on http://localhost:8000 and follows changes"
@@ -69,6 +70,12 @@ bazel: setup-test
 docs:
 	@tools/setup.sh docs
 	$(MKDOCS) build
+
+# Needs Debian's chromium and chromium-driver.
+docs-pictures: setup-test docs
+	$(PYTHON_RUN) -m tools.docs_figures
+	$(PYTHON_RUN) -m tools.docs_plots
+	$(PYTHON_RUN) -m tools.docs_pictures
 
 # Pages to execute; all by default.
 PAGES ?=

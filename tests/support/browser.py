@@ -104,7 +104,7 @@ class Browser:
             offline=is_offline, latency=0, throughput=-1
         )
 
-    def use_width(self, width):
+    def use_width(self, width, scale=2):
         """Sets the width of the page, as on a phone; None resets it."""
         if width is None:
             self._driver.execute_cdp_cmd(
@@ -116,7 +116,7 @@ class Browser:
             {
                 "width": width,
                 "height": 800,
-                "deviceScaleFactor": 2,
+                "deviceScaleFactor": scale,
                 "mobile": True,
             },
         )
@@ -127,10 +127,14 @@ class Browser:
             "const page = document.documentElement;"
             "return [page.clientWidth, page.scrollHeight];"
         )
+        with open(path, "wb") as file:
+            file.write(self.picture(width, height))
+
+    def picture(self, width, height):
+        """Returns the PNG of the top left part of the page."""
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         answer = self._driver.execute_cdp_cmd(
             "Page.captureScreenshot",
             {"captureBeyondViewport": True, "clip": clip},
         )
-        with open(path, "wb") as file:
-            file.write(base64.b64decode(answer["data"]))
+        return base64.b64decode(answer["data"])

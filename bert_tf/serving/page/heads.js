@@ -97,7 +97,7 @@ const HEADS = [
     name: "fill_mask",
     outputs: ["tokens", "probabilities"],
     title: "Fill-mask",
-    about: "Says which word pieces it expects in place of each [MASK].",
+    about: "Predicts the tokens in place of each [MASK].",
     rows: {text: 3},
     mask: true,
     examples: [
@@ -122,7 +122,7 @@ const HEADS = [
     outputs: ["index", "probabilities"],
     inputs: ["choices"],
     title: "Multiple choice",
-    about: "Says which of several continuations fits a text best.",
+    about: "Chooses the continuation that fits a text best.",
     rows: {text: 3, choices: 4},
     examples: [
       {
@@ -137,7 +137,7 @@ const HEADS = [
     name: "multi_label",
     outputs: ["labels", "probabilities"],
     title: "Labels, any number",
-    about: "Says of each label whether it holds.",
+    about: "Decides for each label whether it holds.",
     rows: {text: 3, text_pair: 3},
     examples: PAIRS,
   },
@@ -145,7 +145,7 @@ const HEADS = [
     name: "classification",
     outputs: ["label", "probabilities"],
     title: "Classification",
-    about: "Says which label fits.",
+    about: "Predicts one label for a text.",
     rows: {text: 3, text_pair: 3},
     examples: PAIRS,
   },
