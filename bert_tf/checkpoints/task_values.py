@@ -32,7 +32,7 @@ _TOKENIZER = {
     "preserve_special_tokens": FLAG,
     "vocabulary_hash": TEXT,
     "normalization": choice(*NORMALIZATIONS),
-    # Longer words are found by RE2, which counts only to 1000.
+    # RE2 finds longer words, and its repetitions count only to 1000.
     "max_input_chars_per_word": integer(1, 999),
     "added_tokens": ADDED_TOKENS,
 }
@@ -49,7 +49,8 @@ _TASK = {
     "global_step": integer(0),
     "results": OBJECT,
     "labels": optional(names()),
-    # Encoders have these, too, if their files describe embeddings.
+    # For embeddings, classifiers of pooled vectors, and models with the files
+    # of sentence-transformers.
     "pooling": optional(TEXT),
     "normalize": optional(FLAG),
 }
