@@ -53,7 +53,7 @@ _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
 # Keras' default, so `count_steps` counts the steps that Keras will run.
 _BATCH_SIZE = 32
-# The default --seed of run/finetune_classifier.py, so both draw the same pairs.
+# The default --seed of run/finetune_classifier.py, so `fit` draws its pairs.
 _FEW_SHOT_SEED = 12345
 _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
@@ -74,8 +74,8 @@ _LOSSES = {
         keras.losses.SparseCategoricalCrossentropy,
     )
 }
-# Keras picks the kind of "accuracy" by the labels' shape: for several labels a
-# row it would compare only the greatest logit. So the loss picks the kind here.
+# Keras picks the kind of "accuracy" by the labels' shape; for rows with several
+# labels only the greatest logit would count. So pick the kind by the loss.
 _ACCURACY = ("accuracy", "acc")
 _ACCURACIES = {
     keras.losses.BinaryCrossentropy: keras.metrics.BinaryAccuracy,
@@ -215,7 +215,7 @@ def fit_few_shot(
 
     Args:
       model: The classifier.
-      build_twin: Builds a model for embeddings, which learns the encoder.
+      build_twin: Builds the model for embeddings that trains the encoder.
       x: The texts, as for `fit`.
       y: The labels of the texts, as for `fit`.
       options: Batch size, epochs, verbosity and callbacks of `fit`.

@@ -553,7 +553,7 @@ class Preprocessor:
     def convert_rows(
         self, x: Any, y: Any, sample_weight: Any, length: int | None = None
     ) -> tuple[Any, Any, Any]:
-        """Returns features, and labels and weights or None if not given.
+        """Returns features, labels and weights; None for what is not given.
 
         Takes the arguments of `__call__`. If the loss takes one-hot labels, the
         labels are one-hot.

@@ -148,7 +148,7 @@ def split_table(
     texts = [names[one] for one in COLUMNS[:2] if one in names]
     reads_texts = isinstance(task, ClassificationTask | None)
     is_vector = isinstance(task, EmbeddingsTask)
-    # A DataFrame of only one or two columns of texts may have any names.
+    # In a DataFrame of one or two columns, all are texts under any name.
     is_plain = len(table) < 3 and not label and hasattr(x, "columns")
     is_plain &= not (is_vector and {*TEXT_COLUMNS} & {*table})
     if not texts and reads_texts and not is_plain:
@@ -367,14 +367,13 @@ def convert_dataset(
     Args:
       dataset: Elements x, (x, y) or (x, y, weight); each is a row or a batch.
         Texts: x is a text <string>, a pair in a tuple, or a dictionary of
-        columns. y is a label's name <string>, its index, or a number; several
-        labels are <string>[names], or a 0 or 1 for each label. Question
-        answering: x is (question, context) <string>, y is (the answer's text
-        <string>, the index <int> of its start). Tagging: x is words
-        <string>[words], y is tags <string>[words] or indices. Multiple choice:
-        x is a dictionary of columns, or of "context" and "choices"
-        <string>[choices]; y is an index. In a batch, lists of different lengths
-        are ragged or padded with "".
+        columns. y is a label's name <string>, its index, or a number; for
+        several labels <string>[names], or 0 or 1 for each. Question answering:
+        x is (question, context) <string>, y is (answer <string>, index of its
+        first character <int>). Tagging: x is words <string>[words], y is tags
+        <string>[words] or indices. Multiple choice: x is a dictionary of
+        columns, or of "context" and "choices" <string>[choices]; y is an index.
+        Lists in a batch are ragged or padded with "".
       preprocessor: The model's `Preprocessor`.
       batch_size: Rows in a batch, if the elements have no batch axis.
     """

@@ -190,7 +190,7 @@ def _describe_task(stored: StoredModel) -> dict[str, Any]:
     task = registry.build_task(
         values, stored.num_labels, stored.config.max_position_embeddings
     )
-    # Earlier versions wrote a language for every task; keep only `to_json`'s.
+    # Earlier versions wrote a language for every task; `to_json` decides now.
     values.pop("language", None)
     complete = values | task.to_json()
     if values.get("labels") is None and "labels" in complete:
@@ -383,7 +383,7 @@ class FileMethods:
             self.attach_text(stored, stored.task)
 
     def attach_text(self, stored, task_values, max_seq_length=None):
-        """Sets `preprocessor`, and `text_files`, from which it is restored.
+        """Sets `preprocessor` and `text_files`, its contents in a .keras file.
 
         Args:
           stored: The `StoredModel`.

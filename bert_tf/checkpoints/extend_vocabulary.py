@@ -1,9 +1,9 @@
 """Extends a stored model's vocabulary and its position table.
 
 The embedding of a new word is the mean of the embeddings of its old tokens: the
-row of "covid" is the mean of the rows of "co" and "##vid". Its output bias in
-the masked-LM head is the mean of the tokens' biases. Logits are linear in
-embedding and bias, so the new word's logit is the mean of its tokens' logits.
+row of "covid" is the mean of the rows of "co" and "##vid". The word's output
+bias in the masked-LM head is the mean of the tokens' biases. Logits are linear
+in embedding and bias, so the word's logit is the mean of the tokens' logits.
 All other weights stay exactly as they are, and every old token keeps its id.
 
 Words are normalized as text is; a word that no text can match is an error.

@@ -146,7 +146,7 @@ def _load(cls: Any, path: str, **options) -> Any:
     """Returns an object of a class of KerasHub from a preset."""
     try:
         with tf.device("CPU"):
-            # Use an absolute path: "x" could be the name of KerasHub's preset.
+            # Use an absolute path: "x" could name one of KerasHub's presets.
             return cls.from_preset(os.path.abspath(path), **options)
     except Exception as error:  # KerasHub raises exceptions of many types.
         (reason, *_) = str(error).splitlines() or [type(error).__name__]

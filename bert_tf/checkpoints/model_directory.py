@@ -15,9 +15,9 @@ to no other files, so it can be moved or copied:
 Models trained on records with an unknown vocabulary lack vocab.txt and
 tokenizer.json.
 
-For the output directory of a training run, the model directory in it is read;
-in pretraining, the weights and the optimizer state come from the newest
-checkpoint.
+Given the output directory of a training run, `read_model` reads the model
+directory in it; in pretraining, the weights and the optimizer state come from
+the newest checkpoint.
 """
 
 import dataclasses
@@ -202,7 +202,7 @@ def text_files(stored: StoredModel) -> dict[str, str]:
 def parse_vocabulary(
     contents: Mapping[str, str], source: str
 ) -> tuple[Vocabulary | None, dict[str, Any] | None]:
-    """Returns the vocabulary and tokenizer settings, or None for each."""
+    """Returns the vocabulary and the tokenizer's settings; Nones if missing."""
     if VOCAB_FILE not in contents:
         return None, None
     # Only \n ends a line: a vocabulary may contain other line separators.

@@ -505,7 +505,7 @@ def _is_layer(checkpoint: ObjectCheckpoint, item: int) -> bool:
 
 
 def _variables(checkpoint: ObjectCheckpoint, item: int) -> dict[str, int]:
-    """Returns the variables below an object by path, with today's names."""
+    """Returns the variables below an object by path; renames old paths."""
     variables = {}
     for path, variable in checkpoint.variables(item):
         first, *others = path.split("/")

@@ -29,7 +29,7 @@ _PREFIXES = {
     weight_map.TAGGER: f"{weight_map.TAGGER}/",
     weight_map.MULTIPLE_CHOICE: f"{weight_map.MULTIPLE_CHOICE}/",
 }
-# Layers that weighted_sum_last_four_hidden and concat_last_four_hidden combine.
+# Number of layers in weighted_sum_last_four_hidden and concat_last_four_hidden.
 _FOUR = 4
 _WEIGHTED_SUM = "weighted_sum"
 _UNDER_HEAD = re.compile(r"(^|/)(bilstm_\d+|layer_combination)/")
@@ -40,8 +40,8 @@ def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
 
     Args:
       config: The shape of the encoder.
-      shapes: Canonical name to shape, of all weights of a checkpoint. A single
-        weight of bilstm_1 adds every row of bilstm_0 and bilstm_1.
+      shapes: Canonical name to shape, of all weights of a checkpoint. If one is
+        in bilstm_1, all rows of bilstm_0 and bilstm_1 are returned as required.
     """
     result = {row.name: row for row in weight_map.rows(config)}
 

@@ -358,7 +358,7 @@ def describe_capitals(vocabulary: Vocabulary) -> str:
 def _capital_share(vocabulary: Vocabulary) -> float:
     """Returns the share of entries with capitals, without [CLS], <S>, ...
 
-    Caseless entries do not count, or a cased Korean vocabulary would have few.
+    Caseless entries do not count, or a cased Korean vocabulary seems uncased.
     """
     words = [
         token

@@ -32,7 +32,7 @@ _TOKENIZER = {
     "preserve_special_tokens": FLAG,
     "vocabulary_hash": TEXT,
     "normalization": choice(*NORMALIZATIONS),
-    # RE2 finds longer words, and its repetitions count only to 1000.
+    # A pattern of RE2 finds longer words, and RE2 repeats at most 1000 times.
     "max_input_chars_per_word": integer(1, 999),
     "added_tokens": ADDED_TOKENS,
 }

@@ -68,7 +68,7 @@ def read_model(
     Args:
       path: The directory of a SavedModel.
       allow_missing: Names of weights that may be missing or unused. If the
-        pattern matches a head's variables, the encoder is read without it.
+        pattern matches a head's variables, the head is not read.
     """
     graph = _read_graph(os.path.join(path, _FILE))
     prefix = os.path.join(path, _PREFIX)

@@ -64,7 +64,7 @@ _POOLED = {
 # Kind of model -> the class of transformers that has its heads.
 ARCHITECTURES = {
     "embeddings": "BertModel",
-    "encoder": "BertModel",  # The later of two, so BertModel is read as it.
+    "encoder": "BertModel",  # After "embeddings", so BertModel is read as this.
     "pretraining": "BertForPreTraining",
     "masked_lm": "BertForMaskedLM",
     "next_sentence": "BertForNextSentencePrediction",

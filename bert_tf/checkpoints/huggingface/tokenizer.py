@@ -1,7 +1,7 @@
 """Reads and writes the files of Hugging Face's BERT tokenizer.
 
 vocab.txt                one wordpiece a line
-tokenizer.json           vocabulary and all rules; transformers 5 saves no other
+tokenizer.json           vocabulary, all rules; transformers 5 has no vocab.txt
 tokenizer_config.json    class, lower case, accents
 special_tokens_map.json  the names of the special tokens
 added_tokens.json        tokens beyond the vocabulary, in older versions
@@ -454,7 +454,7 @@ def _to_added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
 
 
 def _to_vocab(vocabulary: Vocabulary) -> dict[str, int]:
-    """Returns token to id; if possible, without tokens that are only added."""
+    """Returns token to id, if possible without tokens that were only added."""
     id_of = {token: index for index, token in enumerate(vocabulary.tokens)}
     added = vocabulary.only_added_ids
     rest = {x: i for x, i in id_of.items() if i not in added}
