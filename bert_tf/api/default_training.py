@@ -211,7 +211,7 @@ def fit_few_shot(
     others: Sequence[Any],
     calibrates: bool,
 ) -> keras.callbacks.History:
-    """Trains a classifier as run/finetune_classifier.py --few_shot.
+    """Trains a classifier as run/finetune_classifier.py --few_shot does.
 
     Args:
       model: The classifier.

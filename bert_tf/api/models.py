@@ -333,8 +333,8 @@ class TextMethods(save.FileMethods):
         """
         packed_weights.refuse()
         step = self.optimizer.iterations
-        # With accumulation, several batches have the same `iterations`, and
-        # would get the same dropout.
+        # With accumulation, several batches have the same `iterations`, so a
+        # state computed from it would give them the same dropout.
         if not self.optimizer.gradient_accumulation_steps:
             # Keras restores the step but not this state, so compute the state
             # from the step: then a resumed run draws the same dropout.

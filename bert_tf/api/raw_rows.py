@@ -148,7 +148,7 @@ def split_table(
     texts = [names[one] for one in COLUMNS[:2] if one in names]
     reads_texts = isinstance(task, ClassificationTask | None)
     is_vector = isinstance(task, EmbeddingsTask)
-    # In a DataFrame of one or two columns, all are texts under any name.
+    # In a DataFrame of one or two columns, all are texts, whatever their names.
     is_plain = len(table) < 3 and not label and hasattr(x, "columns")
     is_plain &= not (is_vector and {*TEXT_COLUMNS} & {*table})
     if not texts and reads_texts and not is_plain:

@@ -117,7 +117,7 @@ def _recognized(path: str) -> list[str]:
     names = (*FORMATS, "keras")
     detected = [name for name in names if module_of(name).recognizes(path)]
     if "bert_tf" in detected and "tf1" in detected:
-        detected.remove("tf1")  # The checkpoints are the model's own.
+        detected.remove("tf1")  # These are checkpoints of the model's run.
     # A SavedModel counts last, as it may be an export of the model beside it.
     if not detected and module_of(TF_HUB).recognizes(path):
         return [TF_HUB]

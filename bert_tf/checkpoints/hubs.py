@@ -53,8 +53,8 @@ _HUGGING_FACE_FILES = (
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
 )
-# By format: a pattern of its weight files, and its other files. A repository's
-# first format here is downloaded; pickles come last, as they need PyTorch.
+# Each format: a pattern of its weight files; its other files. The first that a
+# repository has is downloaded; pickles come last, as they need PyTorch.
 _FORMATS = (
     (
         r"(model\.weights|optimizer_state)\.safetensors",

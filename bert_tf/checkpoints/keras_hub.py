@@ -45,7 +45,7 @@ _TASK_WEIGHTS_FILE = "task.weights.h5"
 _TOKENIZER_FILE = "tokenizer.json"
 _VOCABULARY_FILE = os.path.join("assets", "tokenizer", "vocabulary.txt")
 
-# The arguments of BertBackbone and the fields of `BertConfig`.
+# Argument of BertBackbone -> field of `BertConfig`.
 _CONFIG_KEYS = {
     "vocabulary_size": "vocab_size",
     "num_layers": "num_hidden_layers",
@@ -61,7 +61,7 @@ _RULES = {
     "suffix_indicator": only(vocabulary_lib.CONTINUATION),
     "oov_token": only(vocabulary_lib.UNK),
 }
-# The problem type that the activation of a classifier implies.
+# Activation of a classifier -> the problem type that it implies.
 _PROBLEM_TYPES = {"softmax": "single_label", "sigmoid": "multi_label"}
 
 _TOKENIZER_NOTE = (

@@ -82,7 +82,7 @@ def match(
       expected_unused: Returns whether a tensor holds no information.
 
     Returns:
-      The weights by canonical name, <float32> in our shapes, and a report.
+      The weights, <float32>, with canonical names and shapes, and a report.
       Reading a weight that is not finite raises `UserError`.
 
     Raises:
@@ -127,7 +127,7 @@ def match(
 
 @dataclasses.dataclass(frozen=True)
 class _Match:
-    """The rows that a checkpoint has and lacks, by the format's name."""
+    """The weight map's rows that a checkpoint has or lacks, by their name."""
 
     config: BertConfig
     shapes: Mapping[str, Shape]

@@ -259,7 +259,7 @@ def not_carried(
     parts: Collection[str] | None = None,
     has_optimizer: bool = False,
 ) -> list[str]:
-    """Returns a sentence that lists what a format cannot store; [] for nothing.
+    """Returns a sentence that lists what a format cannot store; [] if nothing.
 
     Args:
       format_name: The format, as the subject of the sentence.
@@ -366,5 +366,5 @@ def _capital_share(vocabulary: Vocabulary) -> float:
         if token.lower() != token.upper()
         and token[0] + token[-1] not in ("[]", "<>")
     ]
-    # U+211D is a capital without a lower-case form, so it does not count.
+    # Not isupper(): U+211D is a capital letter without a lower-case form.
     return sum(word != word.lower() for word in words) / max(1, len(words))

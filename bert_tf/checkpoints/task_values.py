@@ -109,7 +109,7 @@ _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
 
 
 def only(value: Any) -> Kind:
-    """Returns the kind of a single value; null is allowed in its place."""
+    """Returns the kind that allows only `value` or null."""
     return Kind(repr(value), lambda received: received in (None, value))
 
 

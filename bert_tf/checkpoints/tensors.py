@@ -61,7 +61,7 @@ class Tensors(Mapping[str, np.ndarray]):
         return Tensors(kept, self._read)
 
     def rename(self, names: Mapping[str, str]) -> "Tensors":
-        """Returns the tensors by new names, given new name to old."""
+        """Returns the tensors under new names; `names` maps new name to old."""
         shapes = {new: self._shapes[old] for new, old in names.items()}
         return Tensors(shapes, lambda name: self._read(names[name]))
 

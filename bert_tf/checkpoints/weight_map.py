@@ -89,7 +89,7 @@ def _join(path, suffix):
 
 
 def _dense(names, rows, columns, layout="dense", bias_layout="same"):
-    """Returns the rows of a kernel and a bias; a name may be None."""
+    """Returns rows for a kernel and a bias; a format without them has None."""
     ours, huggingface, keras_hub, model_garden = names
     return [
         Row(

@@ -135,8 +135,8 @@ def _settings(
     config, rules = parsed.config, parsed.tokenizer.get("normalizer") or {}
     lower_case = rules.get("lowercase")
     strip_accents = rules.get("strip_accents")
-    # As in Hugging Face, BERT's classes obey tokenizer_config.json, and generic
-    # classes ignore these two keys in it.
+    # As in Hugging Face, BERT's classes read these two keys of
+    # tokenizer_config.json, and generic classes ignore them.
     is_generic = config.get("tokenizer_class") in _GENERIC_CLASSES
     if not is_generic and {"do_lower_case", "strip_accents"} & set(config):
         strip_accents = config.get("strip_accents")
