@@ -53,14 +53,14 @@ _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
 # Keras' default, so `count_steps` counts the steps that Keras will run.
 _BATCH_SIZE = 32
-# The default --seed of run/finetune_classifier.py, so both draw equal pairs.
+# The default --seed of run/finetune_classifier.py, so `fit` draws its pairs.
 _FEW_SHOT_SEED = 12345
 _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
     keras.callbacks.ReduceLROnPlateau,
 )
 
-# Python objects that yield batches, then all data that may come in batches.
+# STREAMS: Python objects that yield batches. IN_BATCHES: all data in batches.
 STREAMS = (keras.utils.PyDataset, types.GeneratorType)
 IN_BATCHES = (tf.data.Dataset, *STREAMS)
 # Loss functions and their classes, which can be built with from_logits=True.
@@ -74,8 +74,8 @@ _LOSSES = {
         keras.losses.SparseCategoricalCrossentropy,
     )
 }
-# Keras picks the kind of "accuracy" by the labels' shape: for several labels a
-# row it would compare only the greatest logit. So the loss picks the kind here.
+# Keras picks the kind of "accuracy" by the labels' shape; for rows with several
+# labels only the greatest logit would count. So pick the kind by the loss.
 _ACCURACY = ("accuracy", "acc")
 _ACCURACIES = {
     keras.losses.BinaryCrossentropy: keras.metrics.BinaryAccuracy,
@@ -135,7 +135,7 @@ def compile_arguments(
     )
     metrics = ["accuracy"]
     if isinstance(task, PairsTask):
-        metrics = None  # They need all rows of dev, not a batch.
+        metrics = None  # The task's metrics need all rows of dev, not a batch.
     if getattr(task, "problem_type", None) == "regression":
         metrics = ["mean_absolute_error"]
     return {"optimizer": optimizer, "metrics": metrics}
@@ -211,11 +211,11 @@ def fit_few_shot(
     others: Sequence[Any],
     calibrates: bool,
 ) -> keras.callbacks.History:
-    """Trains a classifier as run/finetune_classifier.py --few_shot.
+    """Trains a classifier as run/finetune_classifier.py --few_shot does.
 
     Args:
       model: The classifier.
-      build_twin: Builds the model for embeddings that is trained in its place.
+      build_twin: Builds the model for embeddings that trains the encoder.
       x: The texts, as for `fit`.
       y: The labels of the texts, as for `fit`.
       options: Batch size, epochs, verbosity and callbacks of `fit`.
@@ -226,7 +226,7 @@ def fit_few_shot(
       UserError: If an argument or the model does not fit, or
         `label_values.check_few` rejects the texts.
     """
-    # The import takes a second, so programs that do not need it go without.
+    # The import takes a second, which only few-shot training should pay.
     from bert_tf.finetuning import contrastive
 
     preprocessor = model.preprocessor
@@ -406,10 +406,10 @@ def metrics_of_logits(
     """Replaces metrics given by name by objects that read logits.
 
     Returns a list, or a dictionary of lists. The objects have their variables:
-    Keras would make a named metric's in the first step, and trace it twice.
+    if Keras made these in the first step, it would trace the step twice.
 
     Args:
-      metrics: The argument of `compile`; None stays.
+      metrics: The argument of `compile`; None stays None.
       loss: The argument of `compile`; None for the loss of the task.
       is_multi_label: Whether an example may have several labels; None if not
         known before `fit` reads labels. Then Keras chooses the accuracy.

@@ -46,7 +46,7 @@ def load_model(
         is given. Or a name to download: a short one such as "bert-base-uncased"
         (run/models.py lists them), "hf://owner/name[@revision]",
         "kaggle://owner/model/keras/variation[/version]", or the https://
-        address of a .zip or .tar.gz file. If a path has this name, it is read.
+        address of a .zip or .tar.gz file. A path with this name has precedence.
       kind: The kind of model to build: "encoder", "pretraining", "masked_lm",
         "next_sentence", "classification", "question_answering", "tagging",
         "multiple_choice" or "embeddings"; by default the stored kind.
@@ -110,7 +110,7 @@ def load_model(
         values |= {name: kwargs[name] for name in task.model_arguments()}
     if problem_type is not None:
         values |= _problem(problem_type, values["kind"])
-    if model is None:  # Earlier versions wrote .keras files without text.
+    if model is None:  # Else: a .keras file of an old version, without text.
         model = build_model(
             stored,
             kind,
@@ -126,7 +126,7 @@ def load_model(
 
 
 def _check_labels(labels: Any, kind: str | None) -> None:
-    """Raises `UserError` if a head would have one label to choose from."""
+    """Raises `UserError` if `labels` has a single name to choose from."""
     has_names = not isinstance(labels, str | int | None)
     if has_names and len(labels) == 1 and kind in (None, *LABELLED):
         raise UserError(

@@ -27,12 +27,12 @@ from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import task_models
 from bert_tf.tasks.classification.labels import name_some
 
-# Question answering: names of labels in the training data, and their outputs.
+# Question answering: label in the training data -> output that it trains.
 _OUTPUT_OF_LABEL = {
     "start_positions": "start_logits",
     "end_positions": "end_logits",
 }
-# The key of `_has_defaults` in the compile arguments of a .keras file.
+# The key of `_has_defaults` among the compile arguments in a .keras file.
 _HAS_DEFAULTS = "bert_tf_defaults"
 # Token heads do not train the pooler, and masks do not train the next-sentence
 # head, so Keras' warning about these gradients would only confuse.
@@ -227,7 +227,7 @@ class TextMethods(save.FileMethods):
             ReduceLROnPlateau the default learning rate has no schedule.
           validation_split: The share to validate on. Raw rows are held out as
             by --dev_fraction: by a hash of the text, an equal share of each
-            label. Of the model's inputs Keras holds out the last rows.
+            label. If x is the model's inputs, Keras holds out the last rows.
           validation_data: (x, y), (x, y, sample_weight), or a data set.
           shuffle: As for Keras.
           class_weight: As for Keras, by index or name of the label; or
@@ -239,8 +239,8 @@ class TextMethods(save.FileMethods):
             arguments of `compile` are not used then.
           calibrate: Whether to fit the probabilities of a classifier on
             `validation_data` after training, as --calibrate of the script
-            does; with few_shot, by default, by cross-validation. Other calls
-            keep the temperature that a model has.
+            does. By default only few_shot fits them, by cross-validation;
+            other training keeps the temperature that the model has.
           **kwargs: As for Keras; and text_column=, text_pair_column= and
             label_column=, the names of columns of a DataFrame, of a
             `datasets.Dataset` or of dictionaries, also in `validation_data`.
@@ -333,8 +333,8 @@ class TextMethods(save.FileMethods):
         """
         packed_weights.refuse()
         step = self.optimizer.iterations
-        # With accumulation, several batches have the same `iterations`, and
-        # would get the same dropout.
+        # With accumulation, several batches have the same `iterations`, so a
+        # state computed from it would give them the same dropout.
         if not self.optimizer.gradient_accumulation_steps:
             # Keras restores the step but not this state, so compute the state
             # from the step: then a resumed run draws the same dropout.
@@ -538,11 +538,11 @@ class TextMethods(save.FileMethods):
             loss = default_training.compute_loss(
                 self.preprocessor.trained_task, y_pred, x, y, sample_weight
             )
-            # Keras sums the replicas' losses, so each must be one share.
+            # Keras sums the replicas' losses, so return a share of the mean.
             return loss / tf.distribute.get_strategy().num_replicas_in_sync
         y, y_pred, sample_weight, mask = self._align(y, y_pred, sample_weight)
         if mask is not None:
-            # Keras divides by all tokens, so scale to the mean of labeled ones.
+            # Keras divides by all tokens; scale to the mean of labeled tokens.
             mask_sum = tf.reduce_sum(mask)
             size = tf.cast(tf.size(mask), mask.dtype)
             sample_weight *= tf.math.divide_no_nan(size, mask_sum)
@@ -556,7 +556,7 @@ class TextMethods(save.FileMethods):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _draws_masks(self, x, y):
-        """Returns True for texts of a masked-LM head without labels."""
+        """Returns True for texts of a masked LM without labels or masks."""
         draws = self.preprocessor is not None and self.preprocessor.draws_masks
         return draws and y is None and "masked_lm_positions" not in x
 
@@ -564,7 +564,7 @@ class TextMethods(save.FileMethods):
         """Returns `y`, or placeholder labels if no masks are drawn yet."""
         if not self._draws_masks(x, y):
             return y
-        # In a strategy Keras builds losses and metrics before the first step.
+        # In a strategy Keras builds losses and metrics before masks are drawn.
         return tf.argmax(y_pred["masked_lm_logits"], -1)
 
     def _with_masks(self, data, step):

@@ -51,12 +51,12 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.training import unpad as unpadding
 
 _ROWS_AT_ONCE = 32
-# Used if a model's task.json does not have the length.
+# The maximum length of a row if the model's task.json has none.
 _MAX_SEQ_LENGTH = 128
 
 
 def _unpads(task: Task) -> bool:
-    """Returns what run/predict.py --unpad=auto chooses for a task."""
+    """Returns whether run/predict.py --unpad=auto drops a task's padding."""
     kind = next(
         kind
         for kind in ("TPU", "GPU", "CPU")
@@ -68,7 +68,7 @@ def _unpads(task: Task) -> bool:
 
 
 class Preprocessor:
-    """The text side of a model: its tokenizer and its task.
+    """A model's tokenizer and task, which convert rows and predictions.
 
     `bert_tf.load_model` sets it as `model.preprocessor`. The tokenizer and the
     task are built on first use.
@@ -78,8 +78,8 @@ class Preprocessor:
       build_tokenizer: Returns the tokenizer that the model was trained with.
       config: The model's configuration.
       num_labels: The number of labels of the model's head, or None.
-      max_seq_length: The maximum number of tokens in a row; by default as in
-        `task_values`, or the task's own.
+      max_seq_length: The maximum number of tokens in a row; by default the
+        value in `task_values`, else the task's default.
 
     Attributes:
       task_values: The contents of task.json.
@@ -87,10 +87,10 @@ class Preprocessor:
         language model draw; may be set at any time.
       embedding_values: The contents of task.json for the model for embeddings
         that `fit(few_shot=True)` trains.
-      has_one_hot_loss: Whether labels <float>[N, L] are one-hot, rather than
-        several for each row.
-      keeps_vectors: Whether the loss takes labels <float>[N, L] as they are, as
-        all losses but the task's and sparse cross-entropy do.
+      has_one_hot_loss: Whether labels <float>[N, L] have a single 1 in each
+        row, not a 0 or 1 for each of several labels.
+      keeps_vectors: Whether the loss takes labels <float>[N, L] unchanged; only
+        the task's loss and sparse cross-entropy do not.
       row_error: The last error about a row of a data set, or None.
 
     Raises:
@@ -127,9 +127,9 @@ class Preprocessor:
         self.embedding_values = {"kind": "embeddings"}
         self.keeps_vectors = False
         self.row_error: UserError | None = None
-        # The model and its copy for inference.
+        # The model of the last `predict`, and its copy for inference.
         self._prepared: tuple[keras.Model, keras.Model] | None = None
-        # Predictors of the copy by task and batch size, compiled once each.
+        # Predictors of the copy, by the task's id and the batch size.
         self._predictors: dict[tuple[int, int], Predictor] = {}
         # A variable, so that compiled steps read a seed that is set later.
         self._mask_seed = tf.Variable(0, False, dtype=tf.int64)
@@ -218,7 +218,7 @@ class Preprocessor:
 
     @property
     def reads_texts(self) -> bool:
-        """True if a row is a text or a pair, and has one row of features."""
+        """True if a row is a text or a pair and becomes one row of inputs."""
         return not self.has_task or isinstance(self.task, ClassificationTask)
 
     @property
@@ -312,8 +312,8 @@ class Preprocessor:
     def adapt_to_labels(self, labels: Sequence[Any]) -> None:
         """Makes the task multi-label if the labels of rows are lists.
 
-        Does nothing if the model was trained for a problem type. If every list
-        has a single 1 among 0s, the task becomes single-label.
+        Does nothing if task.json has a problem type or the loss takes one-hot
+        labels. If every list is one-hot, the task becomes single-label.
         """
         if not self.has_open_problem or self.has_one_hot_loss:
             return
@@ -413,7 +413,7 @@ class Preprocessor:
             vocabulary, its task.json does not describe a task, or
             TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
         """
-        # First check the rows: to copy and compile the model takes seconds.
+        # Check the rows before the slow copying and compiling of the model.
         examples = self.examples(raw_rows.to_rows(rows))
         if self._prepared is None or self._prepared[0] is not model:
             copy = inference.prepare(
@@ -467,7 +467,7 @@ class Preprocessor:
             return raw_rows.check_stream(x), y, sample_weight
         is_raw = _holds_rows(x)
         if is_raw and self.has_task and isinstance(self.task, EmbeddingsTask):
-            if y is None:  # Pairs and triples of an anchor have no scores.
+            if y is None:  # An anchor and its positive have no score.
                 y = [None] * len(raw_rows.to_rows(x))
             return self._for_training().convert_rows(x, y, sample_weight)
         if isinstance(x, tf.data.Dataset):
@@ -481,7 +481,7 @@ class Preprocessor:
             return self.convert_rows(x, y, sample_weight)
         raw_rows.check_features(x)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
-            y = np.asarray(y)  # Keras refuses a list of labels for arrays.
+            y = np.asarray(y)  # Keras refuses a list of labels beside arrays.
         if y is not None and self.has_task:
             is_matrix = getattr(y, "ndim", 1) == 2 and self._num_labels != 1
             is_matrix &= self.task_values["kind"] == "classification"
@@ -528,14 +528,14 @@ class Preprocessor:
         return *part(False), part(True)
 
     def _row_labels(self, y: Any, count: int | None = None) -> list[Any]:
-        """Returns the labels of rows, with indices for one-hot vectors."""
+        """Returns the labels of rows; an index replaces a one-hot vector."""
         labels = raw_rows.to_labels(y, count)
         if not self.is_one_hot:
             return labels
         return [int(np.argmax(x)) if np.ndim(x) else x for x in labels]
 
     def prediction_data(self, x: Any, batch_size: int | None) -> Any:
-        """Returns the argument of `predict` without its labels.
+        """Returns the argument `x` of `predict`, without labels.
 
         A data set of texts becomes a data set of features. If the task does not
         read plain texts, a data set of raw rows becomes the list of its rows.
@@ -553,7 +553,7 @@ class Preprocessor:
     def convert_rows(
         self, x: Any, y: Any, sample_weight: Any, length: int | None = None
     ) -> tuple[Any, Any, Any]:
-        """Returns features, labels and weights; each is None if not given.
+        """Returns features, labels and weights; None for what is not given.
 
         Takes the arguments of `__call__`. If the loss takes one-hot labels, the
         labels are one-hot.
@@ -588,7 +588,7 @@ class Preprocessor:
         )
 
     def _label_ids(self, names: Sequence[Any]) -> np.ndarray:
-        """Returns the labels of packed texts, given their names."""
+        """Returns ids or vectors for the labels of already packed texts."""
         self.adapt_to_labels(names)
         if not isinstance(self.task, ClassificationTask):
             raise UserError(
@@ -612,7 +612,7 @@ class Preprocessor:
         if isinstance(data, default_training.IN_BATCHES):
             return self.training_data(data, batch_size=batch_size)[0]
         if isinstance(data, list) and all(isinstance(x, str) for x in data):
-            data = (data,)  # Else the texts would be taken for (x, y, weight).
+            data = (data,)  # Else the texts would be read as (x, y, weight).
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         x, y = raw_rows.split_table(x, y, self, names or {})
         x, y, weight = self.training_data(x, y, weight, batch_size)
@@ -621,10 +621,10 @@ class Preprocessor:
     def class_weight(
         self, weights: Mapping | str | None, y: Any = None
     ) -> dict | None:
-        """Returns `class_weight` of Keras' `fit`, with indices for names.
+        """Returns `class_weight` for Keras' `fit`, by index, not by name.
 
-        "balanced" gives each label in `y`, the ids, the same total weight: for
-        the ids 0, 0, 0, 1 the weights are 2/3 and 2.
+        "balanced" gives each label id in `y` the same total weight: for the ids
+        0, 0, 0, 1 the weights are 2/3 and 2.
         """
         if weights is None:
             return None
@@ -645,7 +645,7 @@ class Preprocessor:
                 )
             ids = np.argmax(y, -1) if np.ndim(y) == 2 else np.ravel(y)
             ids, counts = np.unique(ids, return_counts=True)
-            each = counts.sum() / (len(ids) * counts)  # As in scikit-learn.
+            each = counts.sum() / (len(ids) * counts)  # scikit-learn's formula.
             return dict(zip(ids.tolist(), each.tolist(), strict=True))
         ids = range(self._num_labels or 1 << 31)
         unknown = [x for x in weights if x not in names and x not in ids]
@@ -674,7 +674,7 @@ class Preprocessor:
 
 
 def _holds_rows(x: Any) -> bool:
-    """Returns True for raw rows, unless they come in batches."""
+    """Returns True for a list, and for data with texts; see `is_text`."""
     return isinstance(x, list) or (x is not None and is_text(x))
 
 
@@ -686,7 +686,7 @@ def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:
 
 
 def _example_of_row(features: Features, num_examples: int) -> np.ndarray:
-    """Returns <int64>[N], the index of each row's example."""
+    """Returns <int64>[N], the index of the example of each row of features."""
     examples = getattr(features, "examples", None)
     if examples is not None:
         return examples

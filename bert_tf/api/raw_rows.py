@@ -1,4 +1,4 @@
-"""Reads raw rows from Python values and data sets; `preprocess`.
+"""Reads raw rows from Python values and data sets; defines `preprocess`.
 
 The values are lists, pairs of lists, arrays or data frames. A row is a text, a
 pair of texts, a list of words, or a dictionary: see `Task.example_from_row`.
@@ -34,7 +34,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 # Arguments of `fit` that name the columns of a table.
 COLUMNS = ("text_column", "text_pair_column", "label_column")
 _USUAL_LABELS = ("label", "labels", "tags", "ner_tags", "answers")
-# How many elements of a data set decide whether a row may have several labels.
+# Elements of a data set that are read to see if a row may have several labels.
 _ELEMENTS_TO_JUDGE = 1000
 _SQUAD_LABELS = ("start_positions", "end_positions")
 
@@ -118,10 +118,10 @@ def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
 def split_table(
     x: Any, y: Any, preprocessor: Any, names: Mapping[str, str]
 ) -> tuple[Any, Any]:
-    """Returns the texts and labels of a table; other data is not changed.
+    """Returns the texts and labels of a table; returns other data unchanged.
 
     Args:
-      x: A DataFrame or `datasets.Dataset`; with names also a dictionary.
+      x: A DataFrame or `datasets.Dataset`; with `names` also a dictionary.
       y: The labels; if None, the table's column of labels is read.
       preprocessor: The model's `Preprocessor`.
       names: The arguments in `COLUMNS` that the caller of `fit` gave.
@@ -148,7 +148,7 @@ def split_table(
     texts = [names[one] for one in COLUMNS[:2] if one in names]
     reads_texts = isinstance(task, ClassificationTask | None)
     is_vector = isinstance(task, EmbeddingsTask)
-    # One or two columns of a DataFrame are texts, so their names are free.
+    # In a DataFrame of one or two columns, all are texts, whatever their names.
     is_plain = len(table) < 3 and not label and hasattr(x, "columns")
     is_plain &= not (is_vector and {*TEXT_COLUMNS} & {*table})
     if not texts and reads_texts and not is_plain:
@@ -176,7 +176,7 @@ def _named_labels(x: Any, y: list[Any], column: str, task: Task) -> Any:
 
 
 def is_text(x: Any) -> bool:
-    """Returns True if there is a text in `x`: rows, columns or tensors."""
+    """Returns True if `x` (rows, columns or tensors) contains a text."""
     if isinstance(x, tf.data.Dataset):
         x, _, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
         specs = [s for s in tf.nest.flatten(x) if hasattr(s, "dtype")]
@@ -189,12 +189,12 @@ def is_text(x: Any) -> bool:
         is_string = dtype == tf.string or kind in ("U", "S", "O")
         if isinstance(leaf, str | bytes) or is_string:
             return True
-    # A DataFrame or a `datasets.Dataset` is never a batch of features.
+    # A DataFrame or a `datasets.Dataset` has raw rows, never model inputs.
     return hasattr(x, "columns") or hasattr(x, "column_names")
 
 
 def check_stream(stream: Any) -> Any:
-    """Returns a generator or `PyDataset` whole, if its first batch has no text.
+    """Returns all of a generator or `PyDataset` after checking its first batch.
 
     Raises:
       UserError: If the first batch has texts.
@@ -223,7 +223,7 @@ def naming_row(number: int) -> Iterator[None]:
 
 
 def check_features(x: Any) -> None:
-    """Raises `UserError` for numbers that are not a model's inputs.
+    """Raises `UserError` for arrays that cannot be a model's inputs.
 
     Keras would find the error only after it has compiled the model.
     """
@@ -262,7 +262,7 @@ def to_list(column: Any) -> list[Any]:
 
 
 def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
-    """Returns the labels of `count` rows, one for each.
+    """Returns the labels of `count` rows, one label for each row.
 
     Args:
       y: A list, an array, a tensor or a column; or two of these in a tuple,
@@ -293,7 +293,7 @@ def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
 def to_texts(
     rows: Sequence[Any],
 ) -> tuple[list[str], list[str | None] | None]:
-    """Returns the first and second texts of rows of a model without a task.
+    """Returns the first and second texts of rows, for models without a task.
 
     Raises:
       UserError: If a row is neither a text nor a pair of texts.
@@ -339,7 +339,7 @@ def _transpose(columns: list[list[Any]], x: Any) -> list[tuple[Any, ...]]:
 
 
 def decode(value: Any) -> Any:
-    """Decodes bytes to texts, also within lists; returns others unchanged."""
+    """Decodes bytes, also within lists; returns other values unchanged."""
     if isinstance(value, list):
         return [decode(one) for one in value]
     if not isinstance(value, bytes):
@@ -367,13 +367,13 @@ def convert_dataset(
     Args:
       dataset: Elements x, (x, y) or (x, y, weight); each is a row or a batch.
         Texts: x is a text <string>, a pair in a tuple, or a dictionary of
-        columns. y is a name <string>, an index or a number; for several labels
-        names <string>[names], or a 0 or 1 for each label. Question answering:
-        x is (question, context) <string>, y is (the answer's text <string>,
-        its first character <int>). Tagging: x is words <string>[words], y is
-        tags <string>[words] or indices. Multiple choice: x is a dictionary of
+        columns. y is a label's name <string>, its index, or a number; for
+        several labels <string>[names], or 0 or 1 for each. Question answering:
+        x is (question, context) <string>, y is (answer <string>, index of its
+        first character <int>). Tagging: x is words <string>[words], y is tags
+        <string>[words] or indices. Multiple choice: x is a dictionary of
         columns, or of "context" and "choices" <string>[choices]; y is an index.
-        In batches, lists of different lengths are ragged or padded with "".
+        Lists in a batch are ragged or padded with "".
       preprocessor: The model's `Preprocessor`.
       batch_size: Rows in a batch, if the elements have no batch axis.
     """
@@ -452,7 +452,7 @@ def _batched(
     x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     is_row = any(x.shape.rank == 0 for x in tf.nest.flatten((x, y)) if x)
     if isinstance(task, TaggingTask) and not isinstance(x, Mapping | tuple):
-        # Rank 1 is one row's words if labels come with it, else many texts.
+        # With labels, rank 1 is one row's words; otherwise a batch of texts.
         is_words = x.shape.rank == 1 and (
             y is not None or isinstance(x, tf.RaggedTensorSpec)
         )

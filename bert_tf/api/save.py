@@ -29,10 +29,10 @@ from bert_tf.io import files
 from bert_tf.modeling import task_models
 from bert_tf.tasks import registry
 
-# Not saved, as the weights may have been trained further since that run.
+# A training run's values in task.json; not saved: later training changes them.
 _OF_A_RUN = ("global_step", "results")
 
-# The source in the model card of an export.
+# What the model card of an export names as the model's source.
 _ORIGIN = "a Keras model"
 
 
@@ -81,13 +81,13 @@ def export_savedmodel(
 ) -> None:
     """Exports a model as a SavedModel that takes texts.
 
-    Writes the files that export/savedmodel.py writes for the model's directory,
-    verified in the same way, to `directory`/1 or the next number.
-    `model.export(directory)` calls this function.
+    Writes to `directory`/1, or to the next number, the files that
+    export/savedmodel.py would write for the saved model, and verifies them in
+    the same way. `model.export(directory)` calls this function.
 
     Args:
       model: A model of `bert_tf.load_model`, trained or not.
-      directory: The directory of the versions.
+      directory: The directory that has one folder for each version.
       **flags: Flags of export/savedmodel.py, such as `max_seq_length=64` or
         `litert=True`.
 
@@ -105,7 +105,7 @@ def export_savedmodel(
     with _saved(
         model, SavedModelConfig, {"output_dir": path} | flags
     ) as config:
-        # The import takes a second, so programs that do not need it go without.
+        # The import takes a second, which only programs that export should pay.
         from bert_tf.export import savedmodel
 
         savedmodel.run(config, _ORIGIN)
@@ -116,8 +116,8 @@ def export_tflite(
 ) -> None:
     """Exports a model as a .tflite file, with a report beside it.
 
-    Writes what export/tflite.py writes for the model's directory, verified in
-    the same way.
+    Writes the files that export/tflite.py would write for the saved model, and
+    verifies them in the same way.
 
     Args:
       model: A model of `bert_tf.load_model`, trained or not.
@@ -190,7 +190,7 @@ def _describe_task(stored: StoredModel) -> dict[str, Any]:
     task = registry.build_task(
         values, stored.num_labels, stored.config.max_position_embeddings
     )
-    # Earlier versions wrote a language for every task; keep only `to_json`'s.
+    # Earlier versions wrote a language for every task; `to_json` decides now.
     values.pop("language", None)
     complete = values | task.to_json()
     if values.get("labels") is None and "labels" in complete:
@@ -285,7 +285,7 @@ def _fits(value: Any, expected: Any) -> bool:
     return isinstance(value, expected)
 
 
-# The features of a Keras export without a tokenizer.
+# The inputs of a model that Keras exports without a tokenizer.
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 _EXPORTERS = {
     "tf_saved_model": export_savedmodel,
@@ -294,7 +294,7 @@ _EXPORTERS = {
 
 
 class FileMethods:
-    """A mixin of models: exports, text files, and methods that only raise."""
+    """A mixin for models: exports, text files, and methods that only raise."""
 
     def quantize(self, *args, **kwargs):
         """Raises `UserError`: Keras can quantize none of the model's layers."""
@@ -375,7 +375,7 @@ class FileMethods:
         return contents
 
     def load_assets(self, dir_path):
-        """Reads the text side of the model; called by Keras."""
+        """Restores the preprocessor from the text files; called by Keras."""
         super().load_assets(dir_path)
         if self.text_files:
             source = f"the .keras file of {self.name}"
@@ -383,7 +383,7 @@ class FileMethods:
             self.attach_text(stored, stored.task)
 
     def attach_text(self, stored, task_values, max_seq_length=None):
-        """Sets the text side: the preprocessor and its files.
+        """Sets `preprocessor` and `text_files`, its contents in a .keras file.
 
         Args:
           stored: The `StoredModel`.

@@ -73,7 +73,7 @@ def locked_output(
         errors.naming(config.output),
         locks.one_writer(output, "--output", is_replaced=True),
     ):
-        # Another process may have written it before the lock was taken.
+        # Check again: another process may have written before this lock.
         yield check_paths(*arguments)
 
 

@@ -1,9 +1,9 @@
 """Extends a stored model's vocabulary and its position table.
 
 The embedding of a new word is the mean of the embeddings of its old tokens: the
-row of "covid" is the mean of the rows of "co" and "##vid". The output bias in
-the masked-LM head is the mean of their biases. The head's logits are linear in
-embedding and bias, so the new word's logit is the mean of its tokens' logits.
+row of "covid" is the mean of the rows of "co" and "##vid". The word's output
+bias in the masked-LM head is the mean of the tokens' biases. Logits are linear
+in embedding and bias, so the word's logit is the mean of the tokens' logits.
 All other weights stay exactly as they are, and every old token keeps its id.
 
 Words are normalized as text is; a word that no text can match is an error.
@@ -35,7 +35,7 @@ from bert_tf.text.vocabulary import CONTINUATION
 from bert_tf.text.vocabulary import Vocabulary
 
 _UNUSED = re.compile(r"\[unused\d+\]")
-# A letter before a continuation, so that it is normalized as within a word.
+# Put before a continuation, so that its text is normalized as within a word.
 _FRONT = "a"
 _SHOWN_ON_SCREEN = 8
 _SHOWN_IN_CARD = 100

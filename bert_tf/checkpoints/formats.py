@@ -38,7 +38,7 @@ _MODULES = {
     "tf1": "bert_tf.checkpoints.tf1.checkpoint",
     "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
-# Where files may be; KerasHub's presets and SavedModels have subfolders.
+# Folders with files: presets of KerasHub and SavedModels have subfolders.
 _FOLDERS = ("/", "/assets/", "/assets/tokenizer/", "/variables/")
 
 
@@ -117,7 +117,7 @@ def _recognized(path: str) -> list[str]:
     names = (*FORMATS, "keras")
     detected = [name for name in names if module_of(name).recognizes(path)]
     if "bert_tf" in detected and "tf1" in detected:
-        detected.remove("tf1")  # They are checkpoints of this model's training.
+        detected.remove("tf1")  # These are checkpoints of the model's run.
     # A SavedModel counts last, as it may be an export of the model beside it.
     if not detected and module_of(TF_HUB).recognizes(path):
         return [TF_HUB]

@@ -30,7 +30,7 @@ from bert_tf.io import stored_files
 from bert_tf.recipes import releases
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# The libraries do not check the form of answers, so wrong ones raise these.
+# Raised for malformed answers of a server, as the hubs' libraries do not check.
 _WRONG_ANSWERS = (
     AttributeError,
     LookupError,
@@ -53,8 +53,8 @@ _HUGGING_FACE_FILES = (
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
 )
-# For each format a pattern of its weights, and its other files. The first one
-# with weights in a repository is downloaded, so pickles come last.
+# Each format: a pattern of its weight files; its other files. The first that a
+# repository has is downloaded; pickles come last, as they need PyTorch.
 _FORMATS = (
     (
         r"(model\.weights|optimizer_state)\.safetensors",
@@ -174,8 +174,8 @@ def needed_files(names: Sequence[str]) -> list[str]:
 def _limited_answers() -> Iterator[None]:
     """Limits the size and the time of answers; the library sets no limits.
 
-    The library names cache files by headers of answers, so a header with "/" or
-    ".." is an error.
+    The library names cache files after headers of answers; a "/" or ".." in one
+    could lead out of the cache, so it is an error.
     """
     for library in ("httpx", "httpx2"):  # Otherwise they log every request.
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
@@ -285,7 +285,7 @@ def _fetch_snapshot(name: str, repository: str, revision: str) -> str:
 
 
 def _verify_blob(name: str, path: str) -> None:
-    """Compares a large file with its ETag, which is its SHA-256."""
+    """Checks a large file's SHA-256, which is its ETag and names its blob."""
     blob = os.path.realpath(path)
     expected = os.path.basename(blob)
     if not _SHA256.fullmatch(expected):
@@ -302,7 +302,7 @@ def _verify_blob(name: str, path: str) -> None:
 
 
 def _cached_snapshot(repository: str, revision: str) -> str | None:
-    """Returns the complete folder of a cached model, None if there is none."""
+    """Returns the folder of a model if all of it is in the cache, else None."""
 
     def cached(patterns: Sequence[str]) -> str | None:
         try:
@@ -333,7 +333,7 @@ def _cached_snapshot(repository: str, revision: str) -> str | None:
         for weights, others in _FORMATS
         if any(re.fullmatch(weights, x) for x in chosen)
     )
-    # The library has a list of the commit's files, so it notices missing ones.
+    # The library has the commit's list of files, so it notices a missing file.
     return cached([*chosen, *others])
 
 
@@ -450,7 +450,7 @@ def _files_in(folder: str) -> list[str]:
 
 
 def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
-    with contextlib.redirect_stdout(sys.stderr), extras():  # It logs to stdout.
+    with contextlib.redirect_stdout(sys.stderr), extras():  # The import prints.
         import kagglehub
         import requests
         from kagglehub import cache
@@ -467,7 +467,7 @@ def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
     place = cache.get_cached_path(handle.with_version(1))
     lock = locks.exclusive(os.path.dirname(place), "fetches")
     try:
-        # It prints progress, and standard output is for results.
+        # kagglehub prints progress, but standard output is for results.
         with lock, contextlib.redirect_stdout(sys.stderr):
             folder = kagglehub.model_download(str(handle))
         if folder != cached:
@@ -504,7 +504,7 @@ def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
 
 
 def _cached_kaggle(handle) -> str | None:
-    """Returns the complete folder of a cached model, None if there is none."""
+    """Returns the folder of a model if all of it is in the cache, else None."""
     from kagglehub import cache
 
     numbers = [handle.version]

@@ -45,7 +45,7 @@ _TASK_WEIGHTS_FILE = "task.weights.h5"
 _TOKENIZER_FILE = "tokenizer.json"
 _VOCABULARY_FILE = os.path.join("assets", "tokenizer", "vocabulary.txt")
 
-# The arguments of BertBackbone and the fields of `BertConfig`.
+# Argument of BertBackbone -> field of `BertConfig`.
 _CONFIG_KEYS = {
     "vocabulary_size": "vocab_size",
     "num_layers": "num_hidden_layers",
@@ -61,7 +61,7 @@ _RULES = {
     "suffix_indicator": only(vocabulary_lib.CONTINUATION),
     "oov_token": only(vocabulary_lib.UNK),
 }
-# The problem type that the activation of a classifier implies.
+# Activation of a classifier -> the problem type that it implies.
 _PROBLEM_TYPES = {"softmax": "single_label", "sigmoid": "multi_label"}
 
 _TOKENIZER_NOTE = (
@@ -146,7 +146,7 @@ def _load(cls: Any, path: str, **options) -> Any:
     """Returns an object of a class of KerasHub from a preset."""
     try:
         with tf.device("CPU"):
-            # A relative path could be the name of one of KerasHub's presets.
+            # Use an absolute path: "x" could name one of KerasHub's presets.
             return cls.from_preset(os.path.abspath(path), **options)
     except Exception as error:  # KerasHub raises exceptions of many types.
         (reason, *_) = str(error).splitlines() or [type(error).__name__]
@@ -192,7 +192,7 @@ def _check_size(path: str, expected: int) -> None:
     file = os.path.join(path, _METADATA_FILE)
     metadata = files.read_json(file) if os.path.isfile(file) else {}
     parts = [*pathlib.Path(path).glob("model*.weights.h5")]
-    parts = [part for part in parts if part.is_file()]  # Not a symlink loop.
+    parts = [part for part in parts if part.is_file()]  # Skip symlink loops.
     if not parts:
         stored_files.require(os.path.join(path, _WEIGHTS_FILE))
     # A weight takes at least two bytes, so the files bound the number.
@@ -278,8 +278,8 @@ def build_backbone(stored: StoredModel, allow_activation_change: bool = False):
 
     Args:
       stored: A model of any kind that has a pooler; its heads are ignored.
-      allow_activation_change: Whether to build a model with the exact GELU
-        with its tanh form.
+      allow_activation_change: Whether a model with the exact GELU may be built
+        with the tanh form instead.
 
     Returns:
       A `keras_hub.models.BertBackbone`.
@@ -317,8 +317,8 @@ def write_model(
     Args:
       directory: An empty directory.
       stored: The model.
-      allow_activation_change: Whether to write a model with the exact GELU
-        with its tanh form.
+      allow_activation_change: Whether a model with the exact GELU may be
+        written with the tanh form instead.
     """
     backbone = build_backbone(stored, allow_activation_change)
     from keras_hub import models
@@ -353,8 +353,8 @@ def write_model(
         classifier.save_to_preset(directory)
     else:
         backbone.save_to_preset(directory)
-        # Without a preprocessor in the preset, tasks pack 512 tokens, which may
-        # be more than there are positions.
+        # In a preset without a preprocessor, KerasHub's tasks pack 512 tokens,
+        # which may be more than the model has positions.
         if preprocessor is not None:
             preprocessor.save_to_preset(directory)
     return sentences
@@ -425,7 +425,7 @@ def _check_vocabulary(stored: StoredModel) -> list[str]:
 
 
 def _describe(stored: StoredModel) -> list[str]:
-    """Returns sentences on the parts of a model that a preset changes."""
+    """Returns sentences on what a preset changes or leaves out of a model."""
     config = stored.config
     sentences = stored_model.not_carried(
         "KerasHub's format",

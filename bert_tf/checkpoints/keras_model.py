@@ -1,7 +1,7 @@
 """Keras models as stored models: in memory, and in `.keras` files.
 
 The assets/ of a `.keras` file have the text files of a model directory, if the
-model has these; files that earlier versions wrote have no text files.
+model has any; files that earlier versions wrote have no text files.
 """
 
 import json

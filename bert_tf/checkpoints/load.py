@@ -48,8 +48,7 @@ _MODELS = {
     "multiple_choice": BertForMultipleChoice,
     "embeddings": BertForEmbeddings,
 }
-# Values of `new_parts`.
-_PARTS = ("head", "pooler")
+_PARTS = ("head", "pooler")  # The values that `new_parts` may have.
 # Fields of the config that may differ, as they change no weight or output.
 _FREE = (
     "hidden_dropout_prob",
@@ -203,7 +202,7 @@ def build_model(
       num_labels: The number of labels.
       new_parts: Parts to initialize randomly.
       num_new_layers: How many of the top encoder layers to initialize randomly.
-      as_class: Returns the class to build for a class of `bert_tf.modeling`.
+      as_class: Maps a class of `bert_tf.modeling` to the class to build.
       **kwargs: Arguments of the model's constructor.
 
     Raises:
@@ -236,7 +235,7 @@ def build_model(
     if chosen in (*huggingface.WITHOUT_POOLER, "embeddings"):
         new = new.union({weight_map.POOLER, weight_map.NEXT_SENTENCE})
     if kwargs.get("pooling"):
-        new = new.union({weight_map.POOLER})  # The head does not read it.
+        new = new.union({weight_map.POOLER})  # The head reads no pooler.
     missing = {weight_map.part_of(x) for x in report.missing} - new
     if missing:
         logging.warning(
@@ -377,7 +376,7 @@ def load_into(
       UserError: Listing everything unmatched, missing or of another shape.
     """
     variables = bert_model.named_variables(model)
-    # `Tensors` has the shapes, so that all are checked before one is read.
+    # `Tensors` has all shapes, so check them before a tensor is read.
     shapes = getattr(tensors, "shapes", None) or {
         name: np.shape(value) for name, value in tensors.items()
     }

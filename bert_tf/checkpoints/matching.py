@@ -75,14 +75,14 @@ def match(
       tensors: Values by the format's names, without the optimizer's state.
       weights_format: A column of `weight_map.Row`, or "tf1".
       source: The checkpoint's name in an error, for instance its path.
-      heads: The heads that the checkpoint may have. Names are ambiguous: in
-        Hugging Face's format three kinds of head are named "classifier".
-      allow_missing: Names that may be missing or unused; searched in canonical
-        names and in the format's names.
+      heads: The heads that the checkpoint may have. Names alone are ambiguous:
+        in Hugging Face's format three kinds of head are named "classifier".
+      allow_missing: A pattern of the names that may be missing or unused; it
+        may match anywhere in the canonical name or in the format's name.
       expected_unused: Returns whether a tensor holds no information.
 
     Returns:
-      The weights by canonical name, <float32> in our shapes, and a report.
+      The weights, <float32>, with canonical names and shapes, and a report.
       Reading a weight that is not finite raises `UserError`.
 
     Raises:
@@ -127,7 +127,7 @@ def match(
 
 @dataclasses.dataclass(frozen=True)
 class _Match:
-    """The rows of the weight map that a checkpoint has and lacks, by name."""
+    """The weight map's rows that a checkpoint has or lacks, by their name."""
 
     config: BertConfig
     shapes: Mapping[str, Shape]
@@ -222,7 +222,7 @@ def _is_rearranged(layout: str, weights_format: str) -> bool:
 
 
 def _initial_value(name: str, shape: Shape, config: BertConfig) -> np.ndarray:
-    """Returns the initial value of a weight; each call returns equal values."""
+    """Returns a weight's initial value, which depends on its name and shape."""
     if name.endswith("/gamma"):
         return np.ones(shape, np.float32)
     if len(shape) == 1:
@@ -302,7 +302,7 @@ def match_optimizer_state(
 ) -> tuple[Tensors, tuple[str, ...]]:
     """Checks that each slot belongs to a weight and has the weight's shape.
 
-    A weight needs no slots: the original has none for weights without a
+    A weight may lack both slots: the original has none for weights without a
     gradient, such as the pooler in its SQuAD models.
 
     Args:

@@ -15,9 +15,9 @@ to no other files, so it can be moved or copied:
 Models trained on records with an unknown vocabulary lack vocab.txt and
 tokenizer.json.
 
-For the output directory of a training run, the model directory in it is read;
-in pretraining, the weights and the optimizer state come from the newest
-checkpoint.
+Given the output directory of a training run, `read_model` reads the model
+directory in it; in pretraining, the weights and the optimizer state come from
+the newest checkpoint.
 """
 
 import dataclasses
@@ -82,7 +82,7 @@ _CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 # The model card lists the versions of these packages.
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras", "numpy")
 
-# The hub's names of tasks, by kind.
+# Kind of model -> the task's name on Hugging Face's hub.
 _PIPELINES = {
     "classification": "text-classification",
     "question_answering": "question-answering",
@@ -93,13 +93,13 @@ _PIPELINES = {
     "embeddings": "sentence-similarity",
 }
 _GLUE = ("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli", "qnli", "rte", "wnli")
-# The hub's names of data sets, by the task's name or the name of a file.
+# The task's name or a data file's name -> the data set's name on the hub.
 _DATA_SETS = dict.fromkeys(_GLUE, "nyu-mll/glue") | {
     "train-v1.1.json": "rajpurkar/squad",
     "train-v2.0.json": "rajpurkar/squad_v2",
     "eng.train": "eriktks/conll2003",
 }
-# The hub shows these scores, so the card lists only these.
+# The hub shows only these scores, so the card lists no others.
 _METRIC = re.compile(
     r"(?:(?:subset|masked_lm|macro|micro)_)?(accuracy|f1|precision|recall)|"
     r"exact_match|matthews_correlation|pearson|spearmanr|"
@@ -202,7 +202,7 @@ def text_files(stored: StoredModel) -> dict[str, str]:
 def parse_vocabulary(
     contents: Mapping[str, str], source: str
 ) -> tuple[Vocabulary | None, dict[str, Any] | None]:
-    """Returns vocabulary and tokenizer settings in `text_files`; else Nones."""
+    """Returns the vocabulary and the tokenizer's settings; Nones if missing."""
     if VOCAB_FILE not in contents:
         return None, None
     # Only \n ends a line: a vocabulary may contain other line separators.
@@ -286,7 +286,7 @@ def _locate(path: str) -> tuple[str, str | None] | None:
     if not tf.io.gfile.exists(os.path.join(directory, CHECKSUMS_FILE)):
         return None
     # A fine-tuning run may keep the model of a step before its last checkpoint,
-    # so a checkpoint counts only if `path` names it.
+    # so a checkpoint is read only if `path` names it.
     if folder == path:
         task = stored_files.read_object(os.path.join(directory, TASK_FILE))
         if task.get("kind") != "pretraining":
@@ -332,10 +332,10 @@ def _check_files(path: str) -> frozenset[str]:
 
 
 def read_checksums(path: str) -> dict[str, str]:
-    """Returns name to SHA-256 of the files that a model directory lists.
+    """Returns the SHA-256 of each file that a model directory lists, by name.
 
     Raises:
-      UserError: If checksums.json is damaged, or lists a file elsewhere.
+      UserError: If checksums.json is damaged or lists files outside `path`.
     """
     file = os.path.join(path, CHECKSUMS_FILE)
     checksums = stored_files.read_object(file)
@@ -433,7 +433,7 @@ def card_header(
     Args:
       task: The contents of task.json, with the results by split.
       source: Name, revision or path of the model that training started from or
-        that was converted. If it is on disk, its card has license and base.
+        that was converted. If on disk, its card gives license and base model.
       data_files: The files of the splits.
       library: The library that loads the model.
     """

@@ -54,8 +54,8 @@ _HEADS = (
 # Keys that the Model Garden's configuration class adds; `embedding_size` is the
 # width of factorized embeddings, which BERT does not have.
 _IGNORED_KEYS = ("backward_compatible", "embedding_size")
-# The Model Garden's expressions for activations with another name there: its
-# plain "gelu" is the exact form of tf_keras.
+# Code that builds activations with another name in the Model Garden: there, the
+# string "gelu" is the exact form, which tf_keras has.
 _ACTIVATIONS = {
     "gelu": 'tf_utils.get_activation("gelu")',
     "gelu_erf": '"gelu"',
@@ -78,7 +78,7 @@ _LAYERS = "_transformer_layers"
 _POOLER = "_pooler_layer"
 # An older BertEncoder numbers its layers after this prefix.
 _NUMBERED = "layer_with_weights-"
-# Names in checkpoints released in 2020, and the later names.
+# Names in checkpoints released in 2020 -> names in later checkpoints.
 _OLD_NAMES = {
     "_attention_output_dense": "_attention_layer/_output_dense",
     "_position_embeddings": "embeddings",
@@ -89,7 +89,8 @@ _NEXT_SENTENCE = "model/classification_heads/0"
 # period by doubling it.
 _HEAD_POOLER = "next_sentence.pooler_dense"
 _HEAD_POOLER_PATH = "next_sentence..pooler_dense"
-# For each head, further paths to objects of its model, and their first paths.
+# By head: alias -> path. The Model Garden reaches an object by several paths;
+# each object is stored under one path, and the aliases are the others.
 _SECOND_NAMES = {
     "masked_lm": {
         "masked_lm/embedding_table": "encoder/_embedding_layer/embeddings",
@@ -199,7 +200,7 @@ def match(
     for variable in checkpoint.objects():
         if checkpoint.key(variable) and variable not in used:
             name = checkpoint.name(variable)
-            # If a weight has this name already, number it, or one is lost.
+            # If another variable has this name, add a number, or one is lost.
             taken = name in variables
             label = f"{name} (object {variable})" if taken else name
             variables[label] = variable
@@ -306,7 +307,7 @@ class ObjectCheckpoint:
         self._nodes = graph.nodes
 
     def objects(self) -> range:
-        """Returns all objects, those near the root first."""
+        """Returns all objects; objects near the root come first."""
         return range(len(self._nodes))
 
     def children(self, parent: int) -> dict[str, int]:
@@ -375,8 +376,8 @@ def write_checkpoint(
     Args:
       prefix: The checkpoint, without the suffixes.
       tensors: Path to value. All are in memory while they are written.
-      aliases: Further paths to objects or variables, and their first paths.
-      full_names: Path to the variable's own name, if that is not its path.
+      aliases: Further path of an object or variable -> its path in `tensors`.
+      full_names: Path -> the variable's own name, if it differs from the path.
     """
     root = tf.train.Checkpoint()
     # On the CPU, or else the copies would take an accelerator's memory.
@@ -425,7 +426,7 @@ class Found:
 
 
 def find(checkpoint: ObjectCheckpoint) -> Found:
-    """Finds the encoder and its heads; refuses none or several encoders."""
+    """Finds the encoder and its heads; there must be exactly one encoder."""
     encoder = _find_encoder(checkpoint)
     heads = {
         f"{prefix}/{path}": variable
@@ -504,7 +505,7 @@ def _is_layer(checkpoint: ObjectCheckpoint, item: int) -> bool:
 
 
 def _variables(checkpoint: ObjectCheckpoint, item: int) -> dict[str, int]:
-    """Returns the variables below an object by path, with today's names."""
+    """Returns the variables below an object by path; renames old paths."""
     variables = {}
     for path, variable in checkpoint.variables(item):
         first, *others = path.split("/")
@@ -572,10 +573,10 @@ def is_training_state(name: str) -> bool:
 def complete(
     tensors: Tensors,
 ) -> tuple[Tensors, dict[str, str], dict[str, str]]:
-    """Adds copies and second names of weights, as Model Garden models need.
+    """Adds the copies and aliases of weights that Model Garden models need.
 
     Args:
-      tensors: The weight map's name to value.
+      tensors: Name in the weight map -> value.
 
     Returns:
       The tensors, with a copy of the pooler for a next-sentence head; and the

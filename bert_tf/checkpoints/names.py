@@ -71,7 +71,7 @@ def resolve(
 
     Raises:
       UserError: If the name is neither a path nor a known name, or the model
-        cannot be downloaded, is damaged or not the one of this name.
+        cannot be downloaded, is damaged or is another model.
     """
     release = releases.find(name)
     # A checkpoint's prefix is not a file itself, so look for the index.
@@ -101,7 +101,7 @@ def resolve(
 
 @functools.cache
 def _log_path(name: str) -> None:
-    """Logs, once for each name, that a path comes before a released model."""
+    """Logs, once per name, that a path is read, not the model of that name."""
     logging.info(
         "%s is a path here, so it is read; the model of that name is not "
         "fetched.",

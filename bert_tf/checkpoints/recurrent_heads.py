@@ -1,13 +1,13 @@
 """The weights of BiLSTMs and layer combinations under a head.
 
-`weight_map` has the weights of every BERT. A `BertConfig` does not contain the
-number and the size of BiLSTMs, so the names and shapes in a checkpoint
-determine their rows:
+`weight_map` has a row for each weight of a plain BERT. A `BertConfig` does not
+contain the number and the size of BiLSTMs, so the names and shapes in a
+checkpoint determine which rows are added:
 
   <head>/layer_combination/{weights,scale}   weighted sums of layers
   <head>/bilstm_{n}/{forward,backward}/{kernel,recurrent_kernel,bias}
 
-Only the formats bert_tf and tf1 have them.
+Only the formats bert_tf and tf1 have these weights.
 """
 
 import dataclasses
@@ -29,19 +29,19 @@ _PREFIXES = {
     weight_map.TAGGER: f"{weight_map.TAGGER}/",
     weight_map.MULTIPLE_CHOICE: f"{weight_map.MULTIPLE_CHOICE}/",
 }
-# Layers of weighted_sum_last_four_hidden and concat_last_four_hidden.
+# Number of layers in weighted_sum_last_four_hidden and concat_last_four_hidden.
 _FOUR = 4
 _WEIGHTED_SUM = "weighted_sum"
 _UNDER_HEAD = re.compile(r"(^|/)(bilstm_\d+|layer_combination)/")
 
 
 def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
-    """Returns all rows of `weight_map`, and the rows of BiLSTMs.
+    """Returns the rows of `weight_map`, BiLSTMs and layer combinations.
 
     Args:
       config: The shape of the encoder.
-      shapes: Canonical name to shape, of all weights of a checkpoint. A weight
-        of bilstm_1 adds all rows of bilstm_0 and bilstm_1: none may be missing.
+      shapes: Canonical name to shape, of all weights of a checkpoint. If one is
+        in bilstm_1, all rows of bilstm_0 and bilstm_1 are returned as required.
     """
     result = {row.name: row for row in weight_map.rows(config)}
 
@@ -80,7 +80,7 @@ def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
 
 
 def belongs(name: str) -> bool:
-    """Returns whether a weight is between encoder and head."""
+    """Returns whether a weight is part of a BiLSTM or a layer combination."""
     return _UNDER_HEAD.search(name) is not None
 
 

@@ -30,7 +30,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.tokenizer import tokenizer_settings
 from bert_tf.text.vocabulary import Vocabulary
 
-# Shares of the entries of a vocabulary; see `derive_lower_case`.
+# Shares of a vocabulary's entries with capitals; see `derive_lower_case`.
 _FEW_CAPITALS, _MANY_CAPITALS = 0.05, 0.10
 
 
@@ -94,7 +94,7 @@ class StoredModel:
         return self._with_head(lambda value: value[order], task)
 
     def with_folded_temperature(self) -> "StoredModel":
-        """Returns the model with its head's weights divided by temperature."""
+        """Returns the model with its head divided by the temperature."""
         task = dict(self.task)
         divisor = np.float32(task.pop("temperature", None) or 1.0)
         return self._with_head(lambda value: value / divisor, task)
@@ -259,7 +259,7 @@ def not_carried(
     parts: Collection[str] | None = None,
     has_optimizer: bool = False,
 ) -> list[str]:
-    """Returns a sentence that lists what a format cannot store; [] for nothing.
+    """Returns a sentence that lists what a format cannot store; [] if nothing.
 
     Args:
       format_name: The format, as the subject of the sentence.
@@ -330,10 +330,10 @@ def note_lower_case(
 def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:
     """Returns whether a vocabulary is of a model that reads lower case.
 
-    For formats that do not store the case. The share of entries with capitals
-    decides. In an uncased vocabulary a user may have added a few (1%); released
-    cased vocabularies have at least 16%. Warns from 5% to 10%, unless
-    --do_lower_case, the `flag`, decides.
+    Used for formats that do not store the case. Text is lower-cased if capitals
+    are in less than 5% of the entries: released cased vocabularies have at
+    least 16%, and users may add 1% to an uncased vocabulary. Warns from 5% to
+    10%, unless `flag` gives --do_lower_case.
     """
     share = _capital_share(vocabulary)
     if flag is None and _FEW_CAPITALS <= share <= _MANY_CAPITALS:
@@ -358,7 +358,7 @@ def describe_capitals(vocabulary: Vocabulary) -> str:
 def _capital_share(vocabulary: Vocabulary) -> float:
     """Returns the share of entries with capitals, without [CLS], <S>, ...
 
-    Entries without two cases do not count: a cased Korean vocabulary has few.
+    Caseless entries do not count, or a cased Korean vocabulary seems uncased.
     """
     words = [
         token
@@ -366,5 +366,5 @@ def _capital_share(vocabulary: Vocabulary) -> float:
         if token.lower() != token.upper()
         and token[0] + token[-1] not in ("[]", "<>")
     ]
-    # U+211D is a capital without a lower-case form, so it does not count.
+    # Not isupper(): U+211D is a capital letter without a lower-case form.
     return sum(word != word.lower() for word in words) / max(1, len(words))

@@ -32,7 +32,7 @@ _TOKENIZER = {
     "preserve_special_tokens": FLAG,
     "vocabulary_hash": TEXT,
     "normalization": choice(*NORMALIZATIONS),
-    # Longer words are found by RE2, which counts only to 1000.
+    # A pattern of RE2 finds longer words, and RE2 repeats at most 1000 times.
     "max_input_chars_per_word": integer(1, 999),
     "added_tokens": ADDED_TOKENS,
 }
@@ -49,7 +49,8 @@ _TASK = {
     "global_step": integer(0),
     "results": OBJECT,
     "labels": optional(names()),
-    # Encoders have these, too, if their files describe embeddings.
+    # For embeddings, classifiers of pooled vectors, and models with the files
+    # of sentence-transformers.
     "pooling": optional(TEXT),
     "normalize": optional(FLAG),
 }
@@ -108,7 +109,7 @@ _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
 
 
 def only(value: Any) -> Kind:
-    """Returns the kind of a single value; null is allowed in its place."""
+    """Returns the kind that allows only `value` or null."""
     return Kind(repr(value), lambda received: received in (None, value))
 
 

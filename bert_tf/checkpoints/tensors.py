@@ -24,7 +24,7 @@ _CHUNK_BYTES = 1 << 24
 
 
 class Tensors(Mapping[str, np.ndarray]):
-    """A mapping that has all shapes and reads a tensor on access.
+    """A mapping of tensors: it has all shapes, and reads a tensor on access.
 
     It does not keep tensors, so converting a model takes no more memory than
     its largest tensor.
@@ -61,7 +61,7 @@ class Tensors(Mapping[str, np.ndarray]):
         return Tensors(kept, self._read)
 
     def rename(self, names: Mapping[str, str]) -> "Tensors":
-        """Returns the tensors by new names, given new name to old."""
+        """Returns the tensors under new names; `names` maps new name to old."""
         shapes = {new: self._shapes[old] for new, old in names.items()}
         return Tensors(shapes, lambda name: self._read(names[name]))
 
@@ -105,7 +105,7 @@ def read_safetensors(path: str) -> tuple[Tensors, dict[str, str]]:
     shapes, types = {}, {}
     try:
         with _open(path) as file:
-            for name in file.keys():  # noqa: SIM118  # It is not iterable.
+            for name in file.keys():  # noqa: SIM118  # `file` is not iterable.
                 part = file.get_slice(name)
                 shapes[name] = tuple(part.get_shape())
                 types[name] = part.get_dtype()
@@ -134,7 +134,7 @@ def _read_whole(path: str) -> tuple[Tensors, dict[str, str]]:
 
 
 def _open(path: str):
-    # Not memory-mapped, as that would count as memory of the process.
+    # Do not map the file: mapped pages would count as the process's memory.
     return safetensors.safe_open(path, framework="numpy", backend="pread")
 
 

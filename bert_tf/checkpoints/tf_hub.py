@@ -1,8 +1,8 @@
 """Reads SavedModels of BERT, as TF Hub and Kaggle have them.
 
-The Model Garden wrote them (`export_tfhub_lib`): an encoder, maybe with a
-masked-LM head, its vocabulary in `assets/` and the variable `do_lower_case`. A
-Keras model may wrap one in `hub.KerasLayer`, below a dense layer that
+The Model Garden's `export_tfhub_lib` writes an encoder, maybe with a masked-LM
+head, its vocabulary in `assets/` and the variable `do_lower_case`. A Keras
+model may wrap such a SavedModel in `hub.KerasLayer`, below a dense layer that
 classifies:
 
   saved_model.pb       objects, functions and assets   -> activation, vocabulary
@@ -40,8 +40,8 @@ from bert_tf.io import stored_files
 _FILE = "saved_model.pb"
 _METADATA_FILE = "keras_metadata.pb"
 _PREFIX = "variables/variables"
-# Operators in encoder layers, and the activation that they compute. The pooler
-# is not in a layer, so its Tanh does not count.
+# Operators in encoder layers -> the activation that they compute. The pooler is
+# outside these layers, so its Tanh does not count.
 _ACTIVATIONS = {
     frozenset({"Erf"}): "gelu_erf",
     frozenset({"Erfc"}): "gelu_erf",
@@ -67,8 +67,8 @@ def read_model(
 
     Args:
       path: The directory of a SavedModel.
-      allow_missing: Names of weights that may be missing or unused. If it
-        matches the variables of a head, the encoder is read without it.
+      allow_missing: Names of weights that may be missing or unused. If the
+        pattern matches a head's variables, the head is not read.
     """
     graph = _read_graph(os.path.join(path, _FILE))
     prefix = os.path.join(path, _PREFIX)

@@ -33,8 +33,8 @@ MULTIPLE_CHOICE = "cls/multiple_choice"
 
 _ROOT_HEAD = re.compile(r"output_(weights|bias)$|bilstm_\d+/")
 
-# Kind of model (`kind` in task.json) to its heads, without the pooler. If a
-# model has the heads of several kinds, the first one here is its kind.
+# Kind of model (`kind` in task.json) -> its heads, without the pooler. If a
+# model has the heads of several kinds, the first of these kinds is its kind.
 HEADS = {
     "classification": (CLASSIFIER,),
     "question_answering": (SQUAD,),
@@ -62,7 +62,7 @@ class Row:
       name: The canonical name, also the name in TF1 checkpoints.
       shape: The canonical shape: names of `BertConfig`'s fields, numbers, or
         `LABELS`.
-      layout: How formats differ in the order of its numbers:
+      layout: How formats differ in the order of the weight's numbers:
         same: no difference;
         dense: a kernel [in, out], which Hugging Face keeps as [out, in];
         per_head_out, per_head_bias, per_head_in: a kernel [in, out] or bias
@@ -70,7 +70,7 @@ class Row:
           [heads, size]: a query kernel [768, 768] becomes [768, 12, 64];
         output: [labels, in], which KerasHub and Model Garden keep as [in,
           labels].
-      huggingface: The name in a model with this head, or None.
+      huggingface: The name in transformers' model with this head, or None.
       keras_hub: The path of the variable, or None.
       model_garden: The path of the variable's object in `tf.train.Checkpoint(
         model=model, **model.checkpoint_items)`, or None.
@@ -89,7 +89,7 @@ def _join(path, suffix):
 
 
 def _dense(names, rows, columns, layout="dense", bias_layout="same"):
-    """Returns the rows of a kernel and a bias; a name may be None."""
+    """Returns rows for a kernel and a bias; a format without them has None."""
     ours, huggingface, keras_hub, model_garden = names
     return [
         Row(
@@ -336,7 +336,7 @@ def name_in(row: Row, weights_format: str) -> str | None:
     """Returns a row's name in a format; None if the format lacks it."""
     if weights_format in ("bert_tf", "keras", "tf1"):
         return row.name
-    if weights_format == "tf_hub":  # The Model Garden's, in a SavedModel.
+    if weights_format == "tf_hub":  # The Model Garden wrote the SavedModel.
         return row.model_garden
     return getattr(row, weights_format)
 
@@ -379,7 +379,7 @@ def from_format(
         "dense",
         "output",
     ):
-        # A second transposition undoes the first, so `to_format` reverses it.
+        # A second transposition undoes the first, so `to_format` undoes itself.
         return to_format(value, layout, weights_format, 1)
     if layout == "per_head_out":
         return value.reshape(value.shape[0], -1)
@@ -423,7 +423,7 @@ def head_of(name: str) -> str | None:
 def part_of(name: str) -> str:
     """Returns the part of a weight: its head, or "bert" for the encoder.
 
-    Parts are loaded as a whole.
+    A part of a model is loaded as a whole, or not at all.
     """
     return head_of(name) or name.split("/")[0]
 

@@ -35,7 +35,8 @@ CONFIG_FILE = "config.json"
 # transformers needs this metadata to read weights in PyTorch's layout.
 _METADATA = {"format": "pt"}
 _PREFIX = "bert."
-# Prefixes of tensors that mean the same in every class of transformers.
+# A tensor with one of these prefixes means the same in every class of the
+# transformers library, so it is read even if the class is unknown.
 _OURS = (_PREFIX, "cls.", "qa_outputs.")
 
 _FINE_TUNED = (
@@ -45,7 +46,7 @@ _FINE_TUNED = (
     "tagging",
 )
 
-# Three classes of transformers name their heads alike, so the class decides.
+# Three classes have a head of this name, so the class in config.json decides.
 _CLASSIFIER = "classifier.weight"
 _CLASSIFIERS = (
     weight_map.CLASSIFIER,
@@ -60,10 +61,10 @@ _POOLED = {
     weight_map.MULTIPLE_CHOICE,
 }
 
-# Kind of model to the class that has its heads.
+# Kind of model -> the class of transformers that has its heads.
 ARCHITECTURES = {
     "embeddings": "BertModel",
-    "encoder": "BertModel",  # Comes last, so BertModel is read as this kind.
+    "encoder": "BertModel",  # After "embeddings", so BertModel is read as this.
     "pretraining": "BertForPreTraining",
     "masked_lm": "BertForMaskedLM",
     "next_sentence": "BertForNextSentencePrediction",
@@ -74,13 +75,11 @@ ARCHITECTURES = {
 }
 # The modules of sentence-transformers that can be read; others are refused.
 _MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
-# The kinds without a head.
-_ENCODERS = ("encoder", "embeddings")
+_ENCODERS = ("encoder", "embeddings")  # The kinds without a head.
 WITHOUT_POOLER = ("masked_lm", "tagging", "question_answering")
-# The kinds with labels in the head.
-LABELLED = ("classification", "tagging")
+LABELLED = ("classification", "tagging")  # The kinds with labels in the head.
 
-# Names in transformers and here. All tanh forms in transformers equal the
+# Name in transformers -> name here. All tanh forms in transformers equal the
 # original's up to rounding.
 _HIDDEN_ACTS = {
     "gelu": "gelu_erf",
@@ -192,7 +191,7 @@ def read_model(
     checkpoint = huggingface_weights.read(path)
     classes = {f"tf{x.lower()}": x for x in ARCHITECTURES.values()}
     if checkpoint.keras_class in classes:
-        # config.json of early versions may name the base model's class instead.
+        # Early versions may put the base class in config.json; replace it.
         name = classes[checkpoint.keras_class]
         values = values | {"architectures": [name]}
     named_kind, unknown_class = kind_of(values, config_file)
@@ -437,7 +436,7 @@ def to_bert_config(
       The config, and notes for the user.
 
     Raises:
-      UserError: If no model here computes what this model computes.
+      UserError: If no model of this project computes the same.
     """
     _refuse_active(values, source)
     values = _DEFAULTS | values
@@ -446,7 +445,7 @@ def to_bert_config(
     theirs = values["hidden_act"]
     ours = _HIDDEN_ACTS[theirs]
     fields = {field.name for field in dataclasses.fields(BertConfig)}
-    # Not a key of transformers, where decoders have keys that raise above.
+    # transformers lacks this key: its decoders have keys that raise above.
     fields.remove("left_to_right")
     kept = {key: values[key] for key in values if key in fields}
     config = BertConfig.from_dict(kept | {"hidden_act": ours}, source)
@@ -485,10 +484,10 @@ def _refuse_active(values: Mapping[str, Any], source: str) -> None:
 
 
 def kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
-    """Returns the kind of `architectures`, and the names of unknown classes.
+    """Returns the kind that `architectures` names, or the unknown class names.
 
     Raises:
-      UserError: If there is no kind, and no model_type.
+      UserError: If no class is known, and there is no model_type.
     """
     names = values.get("architectures") or []
     names = names if isinstance(names, list) else [names]
@@ -556,7 +555,7 @@ def from_bert_config(
       pad_id: The id of [PAD].
 
     Raises:
-      UserError: If Hugging Face's BERT cannot compute this.
+      UserError: If Hugging Face's BERT cannot compute what the model computes.
     """
     if config.left_to_right:
         raise UserError(

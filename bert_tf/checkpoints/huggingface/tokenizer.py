@@ -1,7 +1,7 @@
 """Reads and writes the files of Hugging Face's BERT tokenizer.
 
 vocab.txt                one wordpiece a line
-tokenizer.json           vocabulary and all rules; version 5 saves only this
+tokenizer.json           vocabulary, all rules; transformers 5 has no vocab.txt
 tokenizer_config.json    class, lower case, accents
 special_tokens_map.json  the names of the special tokens
 added_tokens.json        tokens beyond the vocabulary, in older versions
@@ -40,7 +40,7 @@ _SPECIAL_TOKENS = {
     "mask_token": vocabulary_lib.MASK,
 }
 _BERT_CLASSES = ("BertTokenizer", "BertTokenizerFast")
-# These take all rules from tokenizer.json, so they are refused without it.
+# These classes take all rules from tokenizer.json; without it, refuse them.
 _GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 # The rules of `BertTokenizer`; files with other rules are refused.
@@ -135,8 +135,8 @@ def _settings(
     config, rules = parsed.config, parsed.tokenizer.get("normalizer") or {}
     lower_case = rules.get("lowercase")
     strip_accents = rules.get("strip_accents")
-    # As in Hugging Face: BERT's class reads tokenizer_config.json, the generic
-    # one ignores these keys.
+    # As in Hugging Face, BERT's classes read these two keys of
+    # tokenizer_config.json, and generic classes ignore them.
     is_generic = config.get("tokenizer_class") in _GENERIC_CLASSES
     if not is_generic and {"do_lower_case", "strip_accents"} & set(config):
         strip_accents = config.get("strip_accents")
@@ -219,7 +219,7 @@ def _read_vocabulary(
     for path, token_of in stored.items():
         for row in added:
             index, token = row["id"], row["content"]
-            # A line is empty if it cannot hold its token, so fill it in.
+            # A line is empty if no line can hold its token; fill the token in.
             there = token_of[index] = token_of.get(index) or token
             if there != token or not 0 <= index < vocab_size:
                 raise UserError(
@@ -230,7 +230,7 @@ def _read_vocabulary(
                 )
     _check_equal(stored, parsed.directory)
     notes = []
-    # `preserve_special_tokens` rules the five special tokens, so skip these.
+    # Skip the five special tokens, which `preserve_special_tokens` controls.
     added = [
         row
         for row in added
@@ -259,7 +259,7 @@ def _read_vocabulary(
 
 
 def _by_id(ids_of: Any, vocab_size: int, path: str) -> dict[int, str]:
-    """Returns tokenizer.json's vocabulary by id; transformers 5 leaves gaps."""
+    """Returns tokenizer.json's tokens by id; transformers 5 may skip ids."""
     pairs = ids_of.items() if isinstance(ids_of, dict) else ()
     token_of = {
         index: token
@@ -328,7 +328,7 @@ def _added_tokens(
 
 
 def _named_tokens(parsed: _TokenizerFiles) -> dict[str, dict[str, Any]]:
-    """Returns further special tokens, with the flags in special_tokens_map."""
+    """Returns the special tokens that two files name: content to its flags."""
     values: list[Any] = []
     for file in (parsed.config, parsed.special_tokens):
         values += [x for key, x in file.items() if key.endswith("_token")]
@@ -381,7 +381,7 @@ def write(
         settings["lower_case"],
         settings["strip_accents"],
     )
-    # If equal, write null ("as lower case"), as the released models have it.
+    # If both are equal, write null ("as lower case"), as in released models.
     accents = None if strip_accents == lower_case else strip_accents
 
     def write_json(name, values):
@@ -454,7 +454,7 @@ def _to_added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
 
 
 def _to_vocab(vocabulary: Vocabulary) -> dict[str, int]:
-    """Returns the ids of tokens, if possible without added-only tokens."""
+    """Returns token to id, if possible without tokens that were only added."""
     id_of = {token: index for index, token in enumerate(vocabulary.tokens)}
     added = vocabulary.only_added_ids
     rest = {x: i for x, i in id_of.items() if i not in added}

@@ -1,8 +1,8 @@
 """Reads a Hugging Face directory's tensors: safetensors, PyTorch or Keras.
 
 Names are normalized to the form in `weight_map`: with the prefix "bert." for
-the encoder, and LayerNorm's parameters called weight and bias. TensorFlow's
-classes wrote Keras' names and kernels, in `tf_model.h5` and in safetensors.
+the encoder, and LayerNorm's parameters called weight and bias. transformers'
+TensorFlow classes wrote Keras' names and kernels to tf_model.h5 or safetensors.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ _INDEX = {
     )
 }
 
-# A name begins with its model, which may have any name, so find these layers.
+# Keras names begin with any model name; drop all before one of these layers.
 _KERAS_LAYERS = ("bert", "cls", "classifier", "qa_outputs")
 _KERAS_KERNEL = "/kernel:0"
 
@@ -144,7 +144,7 @@ def read(directory: str) -> Checkpoint:
 
 
 def _rename(tensors: Tensors, path: str) -> tuple[Tensors, dict[str, str]]:
-    """Returns tensors by canonical name, and a dict to the file's names."""
+    """Returns tensors by `weight_map`'s name, and a dict to the file's name."""
     theirs: dict[str, str] = {}
     for name in tensors:
         ours = _normalize(name)
@@ -228,7 +228,7 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
             path,
             map_location="cpu",
             weights_only=True,
-            # Only zip archives can be mapped, which PyTorch writes since 1.6.
+            # PyTorch can map only zip archives, its format since version 1.6.
             mmap=zipfile.is_zipfile(path),
         )
     except Exception as error:
@@ -316,11 +316,11 @@ def _open_keras(path: str) -> Iterator[h5py.File]:
 def _to_torch(
     tensors: Tensors, types: Mapping[str, str], path: str
 ) -> tuple[Tensors, dict[str, str]]:
-    """Returns a Keras model's tensors as PyTorch's, and others unchanged."""
+    """Returns a Keras model's tensors in PyTorch's form; others unchanged."""
     theirs: dict[str, str] = {}
     for name in tensors:
         first = theirs.setdefault(_torch_name(name), name)
-        # Layers that share a weight each store a copy, which must be equal.
+        # Layers that share a weight store a copy each; copies must be equal.
         if first != name and not np.array_equal(tensors[name], tensors[first]):
             raise UserError(
                 f"{path} holds two models: {first} and {name} differ; save "
@@ -340,10 +340,10 @@ def _to_torch(
 
 
 def _plain_shape(name: str, shape: Shape) -> Shape:
-    """Returns a shape without the axis of heads of transformers 4.2.
+    """Returns a shape without the axis of heads that transformers 4.2 stored.
 
-    It had kernels [in, heads, size] or [heads, size, out], and biases
-    [heads, size]: [768, 12, 64] becomes [768, 768], and [12, 64] [768].
+    Kernels were [in, heads, size] or [heads, size, out], and biases
+    [heads, size]: [768, 12, 64] becomes [768, 768]; [12, 64] becomes [768].
     """
     if "/attention/" not in name:
         return shape
@@ -372,7 +372,7 @@ def _torch_name(name: str) -> str:
 def _class_in(names: Iterable[str]) -> str | None:
     """Returns the class in the name of a Keras model, in lower case.
 
-    "bert/tf_bert_for_masked_lm_1/bert/..." has "tfbertformaskedlm".
+    For "bert/tf_bert_for_masked_lm_1/bert/...", returns "tfbertformaskedlm".
     """
     models = {(*name.split("/"), "")[1] for name in names}
     return re.sub(r"_(\d+$)?", "", models.pop()) if len(models) == 1 else None

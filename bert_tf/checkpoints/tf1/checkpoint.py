@@ -112,7 +112,7 @@ def _read_state_file(directory: str) -> str | None:
 def is_object_based(prefix: str) -> bool:
     """Returns whether a checkpoint is object-based, as TensorFlow 2 writes it.
 
-    The bytes of the index are searched, so the index may be damaged.
+    The index may be damaged, as only its bytes are searched for a key.
     """
     index = f"{prefix}.index"
     return tf.io.gfile.exists(index) and (
@@ -269,7 +269,7 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
         scratch = f"{index}.save"
         names = sorted(tensors)
         try:
-            # On the CPU, or else it would take an accelerator's memory.
+            # On the CPU, or else copies would take an accelerator's memory.
             with tf.device("CPU:0"):
                 tf.raw_ops.SaveV2(
                     prefix=scratch,
@@ -324,7 +324,7 @@ def _find_prefixes(path: str) -> set[str]:
 
 
 def config_beside(prefix: str) -> str:
-    """Returns the path of the config beside a checkpoint, which must exist."""
+    """Returns the path of a checkpoint's config; raises if there is none."""
     path = os.path.join(os.path.dirname(prefix), _CONFIG_FILE)
     if not stored_files.exists(path):
         raise UserError(
@@ -371,7 +371,7 @@ def _task_of(weights: Tensors) -> dict[str, Any]:
 def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes a model in the original's format; see `formats`.
 
-    The sentences list what the checkpoint does not keep, and what the original
+    The result lists what the checkpoint does not keep, and what the original
     would read in another way. A feature-based tagger raises `UserError`, as a
     checkpoint does not store which of the encoder's layers it reads.
     """
