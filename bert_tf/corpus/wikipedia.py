@@ -119,7 +119,7 @@ class PageParser:
 
             context = multiprocessing.get_context("spawn")
             self._pipe, other = context.Pipe()
-            # A daemon ends with this process; no other child would.
+            # Only a daemon ends with this process; other children outlive it.
             self._process = context.Process(
                 target=serve, args=(other,), daemon=True
             )
@@ -128,7 +128,7 @@ class PageParser:
         return self._process.pid
 
     def _reason(self) -> Exception:
-        """Returns the error for an ended process; `start` may start another."""
+        """Forgets the ended process; returns the error for how it ended."""
         process, self._process = self._process, None
         self._pipe.close()
         process.join()
@@ -176,7 +176,7 @@ def serve(pipe: Connection) -> None:
 def read(
     chunk: Chunk, replace_invalid: bool = False
 ) -> Iterator[Document | Dropped]:
-    """Yields articles as text, and the titles of other pages as dropped.
+    """Yields articles as documents, other pages as dropped with their titles.
 
     Raises:
       UserError: If the XML is broken or not UTF-8 and `replace_invalid` is

@@ -171,8 +171,8 @@ def _strip_quotes(line: str) -> str:
     bold = [i for i, length in enumerate(marks) if length in (3, 5)]
     italic = [i for i, length in enumerate(marks) if length in (2, 5)]
     if len(bold) % 2 and len(italic) % 2:
-        # One bold mark is an apostrophe and an italic mark: the first after a
-        # word of one letter, else after a longer word, else after a space.
+        # One bold mark is read as an apostrophe and an italic mark: the first
+        # after a word of one letter, else after a longer word or else a space.
         candidates = [i for i in bold if marks[i] == 3]
         if candidates:
             ranks = [_rank(line[: runs[i].start()]) for i in candidates]

@@ -39,7 +39,7 @@ _BATCH_CHARS = 1 << 22
 _BATCHES_PER_WORKER = 2
 # Words tokenized at once for the report, so that memory is bounded.
 _WORDS_PER_CALL = 1 << 16
-# A larger share of fragments and unused lines causes a warning.
+# If fragments and unused lines are a larger share, a warning is logged.
 _MAX_SPARE = 0.1
 # Attributes of `CountedText`; Beam workers write a file for each of them.
 _SIDES = ("learned", "heldout")
@@ -60,7 +60,7 @@ class WordCounts:
     def __init__(self, max_words_in_memory: int = _MAX_WORDS_IN_MEMORY) -> None:
         self._max_words_in_memory = max_words_in_memory
         self._counts: dict[bytes, int] = {}
-        self._table = sqlite3.connect("")  # On disk if it is large.
+        self._table = sqlite3.connect("")  # SQLite stores large tables on disk.
         self._table.execute("CREATE TABLE words (word BLOB, count INTEGER)")
 
     def close(self) -> None:
@@ -395,7 +395,7 @@ def _count_documents(
 def _count_words(
     config: Flags, work_dir: str, element: tuple[int, str, int]
 ) -> None:
-    """Writes a file's word counts; `element` numbers its first document."""
+    """Writes a file's word counts; `element` has the documents before it."""
     file, path, num_earlier = element
     with contextlib.closing(CountedText()) as text:
         count_text(config, [path], text, num_earlier, in_worker=True)

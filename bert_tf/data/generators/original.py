@@ -176,7 +176,7 @@ def _create_pairs(
     first sentence or the first two. B is the rest of the chunk, or else random;
     then the rest starts the next chunk.
 
-    It is a generator because masking draws from the same `rng` in between.
+    It is a generator because masking draws from the same `rng` between pairs.
     """
     document = documents[index]
     # Leaves room for [CLS] and two [SEP].
@@ -224,7 +224,7 @@ def _draw_other_text(
 def truncate_pair(
     a: Sentence, b: Sentence, max_num_tokens: int, rng: random.Random
 ) -> tuple[Sentence, Sentence]:
-    """Drops tokens at either end of the longer one until both fit (418-433)."""
+    """Drops tokens at the ends of the longer text until both fit (418-433)."""
     spans = [[0, len(a)], [0, len(b)]]
     lengths = [len(a), len(b)]
     for _ in range(len(a) + len(b) - max_num_tokens):

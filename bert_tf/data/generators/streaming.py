@@ -306,7 +306,7 @@ def _write_files(
             growing[number] = concatenate_parts(
                 plan, number, per_file, output_files[number], unfinished
             )
-        if next(growing[number], True):  # Yields None while it waits.
+        if next(growing[number], True):  # True once all are appended.
             del growing[number]
 
     with (
@@ -336,8 +336,8 @@ def concatenate_parts(
 ) -> Iterator[None]:
     """Concatenates the parts of a record file, then removes them.
 
-    It yields while the next part is in `unfinished`, so that the file is nearly
-    complete when its last part is written.
+    It yields while the next part is in `unfinished`. So finished parts can be
+    appended early, and little is left to do when the last part is written.
     """
     parts = range(number * per_file, (number + 1) * per_file)
     counts = RecordCounts()

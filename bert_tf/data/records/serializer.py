@@ -24,10 +24,10 @@ import numpy as np
 from bert_tf.features import PRETRAINING
 from bert_tf.features import Feature
 
-# Arrays of this many rows fit into the processor's caches and their memory is
-# reused; larger arrays would be returned to the system each time.
+# Arrays of this many rows fit into the processor's caches, and their memory is
+# reused; the memory of larger arrays would go back to the system each time.
 _ROWS_AT_ONCE = 512
-# Varints of values of up to this many bits are looked up, which is faster.
+# The varints of values of up to this many bits come from a table: it is faster.
 _TABLE_BITS = 17
 _CRC_MASK_DELTA = 0xA282EAD8
 _RECORD_LENGTH = struct.Struct("<Q")
