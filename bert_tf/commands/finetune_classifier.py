@@ -172,8 +172,8 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
 
     Args:
       config: The flags.
-      stored: Without training, the contents of the model's task.json; its
-        labels and their order are used.
+      stored: The contents of the model's task.json, so that its labels and
+        their order are used; {} if the run trains.
 
     Raises:
       UserError: If a file is missing or invalid, or the model does not fit
@@ -322,7 +322,7 @@ def build_task(
 
     Args:
       config: The flags.
-      stored_task: Without training, the contents of the model's task.json.
+      stored_task: Contents of the model's task.json; None if the run trains.
       task_files: Result of `find_files`; if None, `find_files` is called.
     """
     from bert_tf.tasks import metrics

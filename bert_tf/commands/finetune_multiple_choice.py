@@ -92,8 +92,8 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
 
     Args:
       config: The flags.
-      stored: Without training, the contents of the model's task.json; its
-        columns are the defaults.
+      stored: The contents of the model's task.json, so that its columns are
+        the defaults; {} if the run trains.
 
     Raises:
       UserError: If a file is missing.
@@ -152,7 +152,7 @@ def build_task(
 
     Args:
       config: The flags.
-      stored_task: Without training, the contents of the model's task.json.
+      stored_task: Contents of the model's task.json; None if the run trains.
       task_files: Result of `find_files`; if None, `find_files` is called.
     """
     from bert_tf.tasks import task as tasks

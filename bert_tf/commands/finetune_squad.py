@@ -235,8 +235,8 @@ def build_task(
 
     Args:
       config: The flags.
-      stored_task: Without training, the model's task.json: its head is used,
-        and its threshold unless the flags set one.
+      stored_task: Contents of the model's task.json, for its head, and for its
+        threshold unless the flags set one; None if the run trains.
       task_files: The result of `read`; None leaves the files unread.
     """
     from bert_tf.tasks import task as tasks

@@ -198,8 +198,8 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
 
     Args:
       config: The flags.
-      stored: Without training, the contents of the model's task.json; its
-        labels are used, and its columns and context are the defaults.
+      stored: The contents of the model's task.json, for its labels and for the
+        defaults of columns and context; {} if the run trains.
 
     Raises:
       UserError: If a file is missing or invalid, or has no entity to learn.
@@ -233,7 +233,7 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
 
 
 def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns how to read files: the flags, else task.json, else defaults."""
+    """Returns columns, context and stride: flags, task.json or defaults."""
     from bert_tf.tasks.tagging.examples import TaggingFiles
 
     flags = {
@@ -258,8 +258,8 @@ def build_task(
 
     Args:
       config: The flags.
-      stored_task: Without training, the contents of the model's task.json; its
-        labels, head and approach are used, and its stride is the default.
+      stored_task: The contents of the model's task.json, for its labels, head,
+        approach and default stride; None if the run trains.
       task_files: Result of `find_files`; if None, `find_files` is called.
 
     Raises:

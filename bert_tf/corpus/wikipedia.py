@@ -176,7 +176,7 @@ def serve(pipe: Connection) -> None:
 def read(
     chunk: Chunk, replace_invalid: bool = False
 ) -> Iterator[Document | Dropped]:
-    """Yields articles as documents, other pages as dropped with their titles.
+    """Yields articles as `Document`, other pages by title as `Dropped`.
 
     Raises:
       UserError: If the XML is broken or not UTF-8 and `replace_invalid` is

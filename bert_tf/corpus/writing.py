@@ -58,7 +58,7 @@ class Judged:
     ) -> Iterator[tuple[int, Document, np.ndarray]]:
         """Yields documents by their positions in the corpus.
 
-        Each change of the part reads a file, so positions should ascend.
+        Each change from part to part reads a file, so positions should ascend.
 
         Yields:
           The position, the document with all its paragraphs, and the decision
@@ -133,7 +133,7 @@ def _open(temporary: str, path: str) -> Iterator[BinaryIO]:
         if not path.endswith(".gz"):
             yield stored
             return
-        # Without name and time in its header, equal text gives equal bytes.
+        # The header has no name and time, so equal text gives equal bytes.
         with gzip.GzipFile("", "wb", 6, stored, mtime=0) as file:
             yield file
 

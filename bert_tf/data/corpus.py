@@ -158,7 +158,7 @@ def empty_corpus_error(
 
 
 def count_bytes(files: Sequence[str]) -> int:
-    """Returns the size of all files: the sum of all calls of `on_bytes`."""
+    """Returns the size of all files: the sum of what `on_bytes` gets."""
     return sum(map(compression.stored_size, files))
 
 

@@ -241,7 +241,7 @@ class PretrainingInput:
         )
         paths = np.array(self._read_from)[order]
         later = paths[(start.group + 1) * self._files_per_group :]
-        # The first group may start within a round, with the file in turn.
+        # The first group may resume within a round: begin at the file in turn.
         begun = self._group(
             tf.constant(paths[list(start.files)], tf.string),
             tf.constant(start.skips, tf.int64),

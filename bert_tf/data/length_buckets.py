@@ -66,7 +66,7 @@ def fewest_padding(
     cost = choices * counts
     last: list[np.ndarray] = []
     for _ in range(min(num_lengths, len(choices)) - 1):
-        # total[j, i]: the cost if i is the choice before j; for i = j, none is.
+        # total[j, i]: the cost if i is chosen before j; i = j adds no choice.
         extra = (counts[:, np.newaxis] - counts) * choices[:, np.newaxis]
         total = np.where(
             np.tri(len(choices), dtype=bool), cost + extra, np.iinfo(int).max

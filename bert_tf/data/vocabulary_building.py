@@ -395,7 +395,7 @@ def _count_documents(
 def _count_words(
     config: Flags, work_dir: str, element: tuple[int, str, int]
 ) -> None:
-    """Writes a file's word counts; `element` has the documents before it."""
+    """Writes the word counts of `element`: file number, path, `num_earlier`."""
     file, path, num_earlier = element
     with contextlib.closing(CountedText()) as text:
         count_text(config, [path], text, num_earlier, in_worker=True)

@@ -42,7 +42,7 @@ _DRAWS_OF_ANOTHER_DOCUMENT = 10
 # Columns of a plan, see `InstancePlanner._plan_pass`.
 _COLUMNS = 5
 _B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
-# Rows that draw random next sentences at once; changing it changes the records.
+# Rows that draw random next sentences at once; another number changes records.
 _ROWS_PER_DRAW = 256
 
 
@@ -264,7 +264,7 @@ class InstancePlanner:
     ) -> np.ndarray:
         """Draws sentences of other documents, anywhere in the corpus.
 
-        If ten draws give the instance's own document, it is used (:274-289).
+        If all ten draws give A's own document, B comes from it (:274-289).
         Returns starts and stops in the store, <int64>[num, 2].
         """
         num_documents = self._store.num_documents
@@ -311,7 +311,7 @@ def _plan_instances(
     i, stop = 0, len(offsets) - 1
     while i < stop:
         # The first sentence that starts `target` tokens or more after sentence
-        # i. It is at most `target` sentences away, as each sentence has a token.
+        # i. It is at most `target` sentences away, as no sentence is empty.
         nearest = min(stop, i + target)
         chunk_stop = bisect_left(offsets, offsets[i] + target, i + 1, nearest)
         a_start, count = offsets[i], chunk_stop - i

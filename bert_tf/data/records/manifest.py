@@ -84,7 +84,7 @@ class Recipe:
       flags: All resolved flags except flags without effect.
       num_output_files: Number of files in `--output_file`.
       vocabulary_hash: `Vocabulary.hash`.
-      inputs: Per text file its "name", "bytes" and "sha256", in order.
+      inputs: "name", "bytes" and "sha256" of each text file, in order.
     """
 
     version: int

@@ -27,7 +27,7 @@ from bert_tf.features import Feature
 # Arrays of this many rows fit into the processor's caches, and their memory is
 # reused; the memory of larger arrays would go back to the system each time.
 _ROWS_AT_ONCE = 512
-# The varints of values of up to this many bits come from a table: it is faster.
+# Values of up to this many bits get varints from a table, which is faster.
 _TABLE_BITS = 17
 _CRC_MASK_DELTA = 0xA282EAD8
 _RECORD_LENGTH = struct.Struct("<Q")

@@ -245,7 +245,7 @@ def find_damaged(record_files: Sequence[str], sizes: Sizes) -> Iterator[str]:
 
 
 def blank_record(sizes: Sizes) -> bytes:
-    """Returns a record of zeros; its predictions have the weight 0."""
+    """Returns a record of zeros, which gets no weight in any loss or metric."""
     zeros = {
         feature.name: np.zeros([1, size], feature.stored_dtype)
         for feature, size in sizes.items()
