@@ -44,7 +44,7 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 
 RESULTS = "eval_results.txt"
-# Reads 13 million tokens; below 8 million, only word frequencies are learned.
+# 13 million tokens: below 8 million, the model learns only word frequencies.
 TRAIN_STEPS = 1600
 # Masks held-out records as the original does, so scores are comparable.
 AS_ORIGINAL = (

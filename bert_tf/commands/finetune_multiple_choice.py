@@ -137,7 +137,7 @@ def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
             or tuple(stored.get("choices", ("choices",)))
         ),
         context=context,
-        # No flag sets `start`: it belongs to the choices stored in task.json.
+        # `start` has no flag and fits only stored choices, so new ones drop it.
         start=None if config.choice_columns else stored.get("start"),
         label=config.label_column or stored.get("label") or "label",
     )

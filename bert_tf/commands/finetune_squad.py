@@ -263,6 +263,6 @@ def build_task(
         **reading,
         null_score_diff_threshold=threshold,
         head=head,
-        # With one sequence length, padding is attended to as in the original.
+        # With one length bucket, padding is not masked, as in the original.
         mask_padding=config.num_length_buckets != 1,
     )

@@ -33,7 +33,7 @@ _ADVICE = {
     "wikipedia": "a history has each revision, pages-articles only the last",
 }
 _DUMP = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?<mediawiki\b")
-# Matches where one dump ends and the next begins, as after `cat`.
+# Matches where one dump ends and the next begins, as in files joined by cat.
 _NEXT_DUMP = re.compile(rb"(?<=</mediawiki>)(?=%s)" % _DUMP.pattern)
 _XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?$")

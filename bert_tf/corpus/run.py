@@ -387,7 +387,7 @@ def _build_recipe(
 
 
 def _flatten(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Returns a recipe as `run_folder.changes` compares it."""
+    """Returns a recipe in the form that `run_folder.changes` compares."""
     inputs_text = json.dumps(recipe["inputs"]).encode()
     return {f"--{name}": value for name, value in recipe["flags"].items()} | {
         "the input files": hashlib.sha256(inputs_text).hexdigest()

@@ -31,7 +31,7 @@ TOO_SLOW = "page that takes over 10 s"
 TOO_DEEP = "page that is nested too deeply"
 _MAX_SECONDS = 10.0
 _END = b"</page>"
-# MediaWiki's keys of Media, File and Category: links to them show no text.
+# MediaWiki's namespaces Media, File and Category: their links show no text.
 _HIDDEN = ("-2", "6", "14")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
 # Templates of disambiguation pages. Dumps do not mark these pages, so templates

@@ -56,7 +56,7 @@ class Judged:
     def read(
         self, order: np.ndarray
     ) -> Iterator[tuple[int, Document, np.ndarray]]:
-        """Yields documents by their positions in the corpus.
+        """Yields the documents at the positions `order` in the corpus.
 
         Each change from part to part reads a file, so positions should ascend.
 
@@ -143,7 +143,7 @@ def dropped_at(
     documents: Sequence[int],
     paragraphs: Sequence[int],
 ) -> Iterator[Dropped]:
-    """Yields dropped documents and paragraphs by their positions."""
+    """Yields the dropped documents and paragraphs at the given positions."""
     first_paragraph = judged.load("first_paragraph")
     reasons = judged.load("documents")
     positions = np.array(documents, np.int64)

@@ -157,7 +157,7 @@ def _find_finished(name: str) -> Made | None:
     ):
         entry = values["files"].get(manifest.relative_name(record_file, path))
         if entry is None:
-            return None  # A renamed manifest is of other records.
+            return None  # A renamed manifest lists other files.
         sizes[record_file] = entry["bytes"]
     return Made(manifest.flatten(values), sizes | {path: None}, extras)
 
@@ -165,7 +165,7 @@ def _find_finished(name: str) -> Made | None:
 def _work_dir(config: Flags, name: str) -> str:
     """Returns the folder for the state of a killed run."""
     if "://" in name and not config.runner:
-        # Workers map its files into memory, so it must be local.
+        # Workers map the folder's files into memory, so it must be local.
         key = hashlib.sha256(name.encode()).hexdigest()[:16]
         return os.path.join(tempfile.gettempdir(), f"bert_tf-{key}.work")
     return f"{name}.work"

@@ -342,7 +342,7 @@ class StartPoint(NamedTuple):
     Attributes:
       group: Number of the group; earlier groups are not read.
       files: Files of the group as indices into the epoch's file order, in
-        round-robin order, starting with the file of the record.
+        round-robin order, starting with the first record's file.
       skips: Number of earlier records in each of these files.
     """
 
@@ -374,7 +374,7 @@ def find_start(
         position,
         key=lambda rows: np.minimum(group_counts, rows).sum(),
     )
-    # Round `row` takes one record of each file that has more than `row`.
+    # Round `row` takes one record of each file with more than `row` records.
     present = np.flatnonzero(group_counts > row)
     earlier = position - int(np.minimum(group_counts, row).sum())
     turn = int(present[earlier])

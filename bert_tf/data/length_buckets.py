@@ -166,7 +166,7 @@ def prediction_batches(
 def share_of_tokens(
     lengths: np.ndarray, allowed_lengths: Sequence[int]
 ) -> float:
-    """Returns the share of tokens after padding to the allowed lengths.
+    """Returns the share of real tokens after padding to the allowed lengths.
 
     Args:
       lengths: <int64>[N], lengths of the examples.

@@ -27,7 +27,7 @@ _FILES = ("tokens.bin", "sentence_offsets.bin", "document_offsets.bin")
 _LONG_DOCUMENTS = "long_documents.npy"
 # Stores how much of the files is valid, so that a killed run can resume.
 PROGRESS_FILE = "progress.json"
-# Documents processed together; more would need more memory.
+# Documents processed at once, so that memory is bounded.
 _DOCUMENTS_PER_BLOCK = 1 << 18
 
 

@@ -324,7 +324,7 @@ def _batch_lines(
 
 def _quota(num_documents: int, config: Flags) -> int:
     """Returns how many of the first `num_documents` are held out."""
-    # The small number compensates for rounding: 50 * 0.02 must be one.
+    # 1e-9 compensates for rounding errors: floor(50 * 0.02) must be 1.
     return math.floor(num_documents * config.heldout_fraction + 1e-9)
 
 

@@ -96,7 +96,7 @@ def choose_words(
 
     Words are tried in random order. A word that would exceed the limit is
     skipped and a shorter one may follow (:378-383), so a row can get fewer
-    tokens: for a limit of 4, words of 2, 3 and 1 tokens, tried in this order,
+    tokens. For a limit of 4, words of 2, 3 and 1 tokens, tried in this order,
     give the first and the last. A run ends early at the end of its segment, at
     a word that is already chosen, and where the limit would be exceeded.
 

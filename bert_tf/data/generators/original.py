@@ -93,7 +93,7 @@ def generate(
         for index, path in enumerate(output_files):
             mine = instances[index :: len(output_files)]
             with tf.io.gfile.GFile(opened[index], "wb") as file:
-                file.write(b"")  # Creates a file without records, too.
+                file.write(b"")  # Creates the file even if it gets no record.
                 for start in range(0, len(mine), _RECORDS_PER_BATCH):
                     chunk = mine[start : start + _RECORDS_PER_BATCH]
                     batch = to_batch(chunk, config)

@@ -203,8 +203,8 @@ def tokenize(
 ) -> Tokenized:
     """Tokenizes lines, or the sentences of `streaming_worker.split_lines`."""
     sentences, counts = split or (lines, np.ones(len(lines), np.int64))
-    # Eagerly: with batches of this size a graph is no faster, and tracing takes
-    # most of a second.
+    # Run eagerly: with batches of this size a graph is no faster, and tracing
+    # it takes most of a second.
     with tf.device("CPU:0"):
         ids = tokenizer.tokenize(tf.constant(sentences, tf.string))
         lengths = ids.row_lengths().numpy().astype(np.int64)

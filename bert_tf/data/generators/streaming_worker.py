@@ -2,7 +2,7 @@
 
 A pass over a document follows the original's algorithm
 (create_pretraining_data.py:223-337) draw by draw, but handles only boundaries
-of sentences, not tokens: a document's sentences are contiguous in the token
+of sentences, not tokens. A document's sentences are contiguous in the token
 store, so A and B are spans of it, and truncation narrows the spans. Python does
 a few steps per instance, numpy the rest; packing a batch reads the tokens.
 
@@ -234,7 +234,7 @@ class InstancePlanner:
         document that B must not come from, and B's target length.
         """
         document, first, stop = self._store.span(span)
-        # Python integers: numpy's would make the loop several times slower.
+        # Python integers: the loop over numpy's is several times slower.
         offsets = self._store.sentence_offsets[first : stop + 1].tolist()
         target = self._max_num_tokens
         if (

@@ -105,7 +105,7 @@ def _with_effect(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a recipe as `run_folder.changes` compares them."""
+    """Returns a recipe in the form that `run_folder.changes` compares."""
     text = json.dumps(values["inputs"], sort_keys=True).encode()
     flags = _with_effect(values["flags"])
     return {f"--{name}": value for name, value in flags.items()} | {

@@ -28,7 +28,7 @@ Sizes = Mapping[Feature, int]
 
 
 class CheckedRecord(NamedTuple):
-    """A record of a file; `reason` is None unless the record is unusable.
+    """A record of a file; `reason` is why it is unusable, or None.
 
     `stop` is None if the length is damaged; then no later record can be found.
     """
