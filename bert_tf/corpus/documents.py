@@ -50,7 +50,7 @@ class Dropped:
     """A dropped document or paragraph.
 
     Attributes:
-      id: Id of the document, also for a paragraph of it.
+      id: Id of the document, also if only a paragraph was dropped.
       reason: A few words, such as "redirect".
       text: The dropped text, or the title if a page was not parsed.
     """

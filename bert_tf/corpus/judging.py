@@ -168,7 +168,7 @@ def count_copies(
 
     Args:
       ids: uint64 [n].
-      sizes: Characters, int64 [n].
+      sizes: Number of characters of each document, int64 [n].
       languages: Number of each document's language, int [n].
       exponent: 1 changes nothing, 0 gives all languages the same share.
     """

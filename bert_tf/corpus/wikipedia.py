@@ -128,7 +128,7 @@ class PageParser:
         return self._process.pid
 
     def _reason(self) -> Exception:
-        """Forgets the ended process; returns the error for how it ended."""
+        """Forgets the ended process; returns the error for its exit status."""
         process, self._process = self._process, None
         self._pipe.close()
         process.join()

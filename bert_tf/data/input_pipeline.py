@@ -342,8 +342,8 @@ class StartPoint(NamedTuple):
     Attributes:
       group: Number of the group; earlier groups are not read.
       files: Files of the group as indices into the epoch's file order, in
-        round-robin order, starting with the first record's file.
-      skips: Number of earlier records in each of these files.
+        round-robin order, starting with the file to read next.
+      skips: Number of records to skip in each of these files.
     """
 
     group: int

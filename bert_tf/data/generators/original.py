@@ -173,8 +173,8 @@ def _create_pairs(
     """Yields A, B and whether B is random, for one document (lines 223-297).
 
     Sentences of 4, 3 and 5 tokens are a chunk for a target of 10. A is the
-    first sentence or the first two. B is the rest of the chunk, or else random;
-    then the rest starts the next chunk.
+    first sentence or the first two. B is the rest of the chunk, or random text;
+    if B is random, the rest starts the next chunk.
 
     It is a generator because masking draws from the same `rng` between pairs.
     """

@@ -118,7 +118,7 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest(Recipe):
-    """Description of a data set: its recipe, and the files made by it.
+    """Description of a data set: its recipe, and the files made from it.
 
     Attributes:
       fingerprint: `Recipe.hash`, equal for equal records.

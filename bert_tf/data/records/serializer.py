@@ -167,7 +167,7 @@ def _table(bits: int) -> np.ndarray:
 
 
 def _to_slots(values: np.ndarray, width: int) -> np.ndarray:
-    """Returns the bytes of varints, <uint8>[..., width]; 0 if not used."""
+    """Returns the bytes of varints, <uint8>[..., width]; unused bytes are 0."""
     slots = np.empty((*values.shape, width), np.uint8)
     for place in range(width):
         rest = values >> 7 * place
