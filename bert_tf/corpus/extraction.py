@@ -233,7 +233,7 @@ def _cut(
     work_dir: str,
     element: tuple[int, InputFile],
 ) -> Iterator[tuple[Chunk, str]]:
-    """Yields a file's chunks that lack a part; stores the keys of all chunks."""
+    """Yields a file's chunks without a part; stores the keys of all chunks."""
     number, file = element
     keys = []
     for chunk in inputs.split(file):
