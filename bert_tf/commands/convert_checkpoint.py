@@ -5,9 +5,9 @@ r"""Converts a BERT from one project's format to another's.
 
 Formats: tf1 (the original's checkpoints), huggingface, keras_hub, model_garden
 and bert_tf (a model directory); --input may also be a SavedModel of TF Hub or
-Kaggle, tf_hub. The format of --input is detected, unless --from names it.
-Counts the weights that were loaded and rearranged, and prints missing and
-unused ones, which are an error unless --allow_missing matches them.
+Kaggle (tf_hub). The format of --input is detected, unless --from names it.
+Prints how many weights were loaded and rearranged, and which weights are
+missing or unused. These are errors unless --allow_missing matches their names.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 r"""Makes pretraining records from text.
 
-The text is paragraphs, or with --nosplit_sentences one sentence a line; blank
-lines separate documents.
+Each line of text is a paragraph, or with --nosplit_sentences one sentence;
+blank lines separate documents.
 
   python run/create_pretraining_data.py --input_file='text/*.txt.gz' \
       --vocab_file=data/vocab.txt --output_file=data/pretraining/text.tfrecord \
@@ -18,7 +18,7 @@ from bert_tf.flags.groups import CorpusConfig
 class CreatePretrainingDataConfig(CorpusConfig):
     """Flags of run/create_pretraining_data.py.
 
-    The first ten are also the original's (create_pretraining_data.py:30-65).
+    The first ten flags are the original's (create_pretraining_data.py:30-65).
     """
 
     input_file: str = options.data(
@@ -158,7 +158,7 @@ class CreatePretrainingDataConfig(CorpusConfig):
 def main(config: CreatePretrainingDataConfig) -> None:
     from bert_tf.text.vocabulary import Vocabulary
 
-    Vocabulary.from_file(config.vocab_file)  # Raises early if invalid.
+    Vocabulary.from_file(config.vocab_file)  # Fails before slow imports.
     from bert_tf.data import create as pretraining_data
 
     pretraining_data.create(config)

@@ -44,7 +44,7 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 
 RESULTS = "eval_results.txt"
-# 13 million tokens; below 8 million the model learns only word frequencies.
+# 13 million tokens: below 8 million, the model learns only word frequencies.
 TRAIN_STEPS = 1600
 # Masks held-out records as the original does, so scores are comparable.
 AS_ORIGINAL = (
@@ -77,7 +77,7 @@ class DemoConfig(options.Flags):
 def main(config: DemoConfig) -> None:
     root = config.output_dir
     steps = config.num_train_steps or TRAIN_STEPS
-    # One folder per number of steps, or a run would resume a shorter one.
+    # A folder for each number of steps, or a run would resume a shorter run.
     pretrained = f"{root}/pretrained_{steps}_steps"
     library = f"{root}/library_{steps}_steps"
 
@@ -109,9 +109,9 @@ def main(config: DemoConfig) -> None:
     filling = f"run/fill_mask.py --model_dir={pretrained}/model"
     run_step("The best words for [MASK]", f"{filling} --text={MASKED}")
 
-    # The model is narrow, so its learning rate is higher than in the paper; one
-    # epoch over this many sentences is enough. More than 3 sequence lengths
-    # would take longer to compile than they save.
+    # The model is narrow, so its learning rate is higher than in the paper and
+    # one epoch is enough. More than 3 sequence lengths would take longer to
+    # compile than they save.
     finetuning = f"""run/finetune_classifier.py --task_name=custom
         --train_file={tables[0]} --dev_file={tables[1]}
         --text_column=sentence --label_column=library
@@ -169,7 +169,7 @@ def show(text: str) -> None:
 
 
 def run_step(title: str, command: str, made: str = "") -> None:
-    """Runs a command unless `made`, the path that it writes last, exists."""
+    """Runs a command unless `made`, the last path that it writes, exists."""
     # Split only before `--`, since a folder's name may contain spaces.
     script, *words = re.split(r"\s+(?=--)", command)
     show(f"\n== {title}\n   {errors.program(script)} {shlex.join(words)}")
@@ -214,7 +214,7 @@ def read_results(path: str) -> dict[str, float]:
 
 # === The corpus ===
 
-# Skips tests, vendored code and copies such as the old Keras in TensorFlow.
+# Tests, vendored code and copies, such as the old Keras in TensorFlow.
 _SKIPPED = re.compile(
     r"/(__pycache__|_api|_vendor|idlelib|lib2to3|(dist|site)-packages|test|"
     r"tests|testing|tensorflow/python/keras|turtledemo)/|_test\.py$"
@@ -223,7 +223,7 @@ _CODE = re.compile(r"(?ms)^ *(```|~~~).*?(^ *\1|\Z)|^ *>>>.*?(^ *$|\Z)")
 _HEADING = re.compile(r"(?m)^ *([A-Z][\w ]*:|[-=~^*#]{3,}|[\w, *]+ : .*)$")
 # Blank lines separate paragraphs; bullets and `name: text` begin new ones.
 _PARAGRAPH_BREAK = re.compile(r"\n *\n|\n *(?:[-*+] +|(?=\*{0,2}`?\w+`?: ))")
-# Removes the addresses of links, and roles, quotes, emphasis and footnotes.
+# Markup to remove: addresses of links, roles, quotes, emphasis, footnotes.
 _MARKUP = re.compile(
     r"\[([^\]]*)\]\([^)]*\)|:\w+:(?=`)|[`*]+|https?://\S+|\[[^\]]*\]_"
 )
@@ -266,7 +266,7 @@ def write_corpus(
 def choose_sentences(
     splits: Sequence[Any], limits: Sequence[int] = (4000, 400)
 ) -> Iterator[list[tuple[str, str]]]:
-    """Yields each split's whole, unique sentences, equally many per library."""
+    """Yields unique sentences of each split, the same number per library."""
     from bert_tf.data import corpus
 
     found = [

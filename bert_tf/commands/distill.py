@@ -7,10 +7,10 @@ for the script that trained it:
       --num_hidden_layers=4 --hidden_size=256 --train_file=train.csv \
       --dev_file=dev.csv --output_dir=output/small --do_train --do_eval
 
-A student of the teacher's width, the default, starts with some of the teacher's
-layers. A narrower one starts with projected embeddings and random layers, a
-wider one randomly. With --pretrained_model_dir the student is an existing
-model. --unlabeled_file adds unlabeled text.
+By default the student is as wide as the teacher and starts with some of the
+teacher's layers. A narrower student starts with projected embeddings and random
+layers, a wider one with random weights. With --pretrained_model_dir the student
+is an existing model. --unlabeled_file adds unlabeled text.
 
 The output directory has the same files as in fine-tuning, and run/predict.py
 and the scripts in export/ accept its model. Rerun the same command to resume
@@ -23,10 +23,10 @@ import math
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FilesConfig
 
-# As in the paper: 64 units per head; feed-forward layers 4 times the width.
+# As in the paper: 64 units per head, feed-forward layers of 4 times the width.
 _HEAD_SIZE = 64
 _WIDENING = 4
-# Each names an existing student, so flags of a new student's shape conflict.
+# If one of these flags is set, the student is an existing model.
 _STUDENT_FLAGS = (
     "pretrained_model_dir",
     "bert_config_file",
@@ -186,14 +186,14 @@ class DistillConfig(FilesConfig):
         return any(getattr(self, name) for name in _STUDENT_FLAGS)
 
     def layers_of_flag(self) -> tuple[int, ...] | None:
-        """Returns the numbers in --teacher_layers, None if it is not set."""
+        """Returns the numbers in --teacher_layers, or None if it is not set."""
         layers = options.values(self, "teacher_layers", int, may_repeat=True)
         return layers or None
 
     def shape(
         self, hidden_size: int, num_attention_heads: int, intermediate_size: int
     ) -> dict[str, int]:
-        """Returns a new student's shape, given its teacher's, for `BertConfig`.
+        """Returns a student's `BertConfig` values, given the teacher's values.
 
         Raises:
           UserError: If --num_attention_heads must be set.

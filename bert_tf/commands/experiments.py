@@ -3,9 +3,9 @@
   python run/experiments.py --experiments=table5,figure5 --scale=small \
     --corpus='corpus/*.txt' --data_dir=tasks --output_dir=experiments
 
---list prints the experiments and the tasks found in --data_dir, --dry_run the
-commands of each cell. Rerun the same command to resume. Machines that run it on
-the same folder share the cells.
+--list prints the experiments and the tasks found in --data_dir. --dry_run
+prints the commands of each cell. Rerun the same command to resume. If several
+machines run it on one shared folder, they divide the cells among themselves.
 OUTPUT_DIR/report.md is rewritten after each cell.
 """
 

@@ -3,11 +3,11 @@ r"""Adds words to a trained model's vocabulary, lengthens its inputs, or both.
   python run/extend_vocabulary.py --input=bert-base-uncased \
       --new_words_file=words.txt --output=output/extended
 
-New words, one a line, replace the [unusedN] lines of the vocabulary first, then
-follow the last line; the embedding of each starts as the mean of the tokens
-that it was split into. A line such as "##itis" adds a token that continues
-words. Every old token keeps its id. With --max_position_embeddings=1024 the
-model reads longer texts; the new positions start as copies of the old ones.
+New words, one a line, replace the vocabulary's [unusedN] lines; the rest are
+added at the end. A new word's embedding starts as the mean embedding of the
+tokens that the word was split into. A line such as "##itis" adds a token that
+continues words. Old tokens keep their ids. With --max_position_embeddings=1024
+the model reads longer texts; the new positions start as copies of the old ones.
 --output becomes a model directory, which run/convert_checkpoint.py converts to
 other formats.
 """

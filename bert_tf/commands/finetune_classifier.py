@@ -149,7 +149,7 @@ def main(config: ClassifierConfig) -> None:
 
 
 def _check_few(task_files: Any) -> None:
-    """Checks few-shot training data, and warns of labels that dev lacks."""
+    """Checks few-shot training data; warns if a label is not in the dev set."""
     from bert_tf.tasks.classification import labels as label_values
 
     if task_files.problem_type != "single_label":
@@ -172,8 +172,8 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
 
     Args:
       config: The flags.
-      stored: Without training, the contents of the model's task.json; its
-        labels and their order are used.
+      stored: The contents of the model's task.json, so that its labels and
+        their order are used; {} if the run trains.
 
     Raises:
       UserError: If a file is missing or invalid, or the model does not fit
@@ -291,7 +291,7 @@ def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
 def _check_columns(
     config: ClassifierConfig, columns: Any, problem_type: str
 ) -> None:
-    """Raises `UserError` if columns and type of the labels do not match."""
+    """Raises `UserError` if columns and problem type do not match."""
     if len(columns.labels) > 1 and problem_type != "multi_label":
         raise UserError(
             "Several label columns need --problem_type=multi_label. "
@@ -322,8 +322,8 @@ def build_task(
 
     Args:
       config: The flags.
-      stored_task: Without training, the contents of the model's task.json.
-      task_files: The result of `find_files`; None calls it.
+      stored_task: Contents of the model's task.json; None if the run trains.
+      task_files: Result of `find_files`; if None, `find_files` is called.
     """
     from bert_tf.tasks import metrics
     from bert_tf.tasks import task as tasks

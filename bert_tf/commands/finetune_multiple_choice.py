@@ -71,7 +71,7 @@ class MultipleChoiceConfig(NamedTaskConfig):
         )
 
     def choices_of_flag(self) -> tuple[str, ...]:
-        """Returns the names in --choice_columns, none if it is not set."""
+        """Returns the names in --choice_columns, or () if it is not set."""
         return options.values(self, "choice_columns")
 
 
@@ -92,8 +92,8 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
 
     Args:
       config: The flags.
-      stored: Without training, the contents of the model's task.json; its
-        columns are the defaults.
+      stored: The contents of the model's task.json, so that its columns are
+        the defaults; {} if the run trains.
 
     Raises:
       UserError: If a file is missing.
@@ -124,7 +124,7 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
 
 
 def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
-    """Returns the columns in the flags, by default the columns in task.json."""
+    """Returns the columns; a flag that is not set gets task.json's column."""
     from bert_tf.tasks.multiple_choice.examples import Columns
 
     if config.context_column is None:
@@ -137,7 +137,7 @@ def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
             or tuple(stored.get("choices", ("choices",)))
         ),
         context=context,
-        # No flag sets it, so it is kept only with the model's own choices.
+        # `start` has no flag and fits only stored choices, so new ones drop it.
         start=None if config.choice_columns else stored.get("start"),
         label=config.label_column or stored.get("label") or "label",
     )
@@ -152,8 +152,8 @@ def build_task(
 
     Args:
       config: The flags.
-      stored_task: Without training, the contents of the model's task.json.
-      task_files: The result of `find_files`; None calls it.
+      stored_task: Contents of the model's task.json; None if the run trains.
+      task_files: Result of `find_files`; if None, `find_files` is called.
     """
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask

@@ -34,7 +34,7 @@ _READING_FLAGS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadConfig(FinetuneConfig):
-    """Flags of run/finetune_squad.py; most of the first are the original's."""
+    """Flags of run/finetune_squad.py; the original has most of the first."""
 
     reads_pooler = False
 
@@ -150,13 +150,13 @@ class SquadConfig(FinetuneConfig):
         )
 
     def unread_inputs(self) -> frozenset[str]:
-        """Returns the input flags that a run with these flags does not read."""
+        """Returns the flags of the input files that this run does not read."""
         unread = set() if self.may_score_dev else {"predict_file"}
         return super().unread_inputs() | unread
 
     @property
     def may_score_dev(self) -> bool:
-        """True if --predict_file is read; it may have answers to score."""
+        """True if --predict_file, which may have answers to score, is read."""
         return self.do_eval or self.do_predict
 
 
@@ -170,7 +170,7 @@ def main(config: SquadConfig) -> None:
 def read(config: SquadConfig):
     """Returns the flags and the `SquadFiles`, with their data.
 
-    --do_eval is set in these flags if --predict_file has answers.
+    --do_eval is set in the returned flags if --predict_file has answers.
 
     Raises:
       UserError: If a file is invalid, or lacks answers that are needed.
@@ -235,8 +235,8 @@ def build_task(
 
     Args:
       config: The flags.
-      stored_task: Without training, the model's task.json: its head is used,
-        and its threshold unless the flags set one.
+      stored_task: Contents of the model's task.json, for its head, and for its
+        threshold unless the flags set one; None if the run trains.
       task_files: The result of `read`; None leaves the files unread.
     """
     from bert_tf.tasks import task as tasks
@@ -263,6 +263,6 @@ def build_task(
         **reading,
         null_score_diff_threshold=threshold,
         head=head,
-        # With one sequence length, padding is attended to as in the original.
+        # With one length bucket, padding is not masked, as in the original.
         mask_padding=config.num_length_buckets != 1,
     )

@@ -33,8 +33,8 @@ from bert_tf.flags import options
 from bert_tf.flags.finetune import DEFAULT_RATE
 from bert_tf.flags.finetune import FilesConfig
 
-# The paper states no rate for feature-based taggers. Their BiLSTMs start from
-# random weights, so the rate is higher than in fine-tuning.
+# The paper states no learning rate for feature-based taggers. Their BiLSTMs
+# start from random weights, so the rate is higher than in fine-tuning.
 _FEATURE_BASED_RATE = "1e-3"
 # Defaults for training; otherwise the model's task.json has the values.
 _TAGGER_DEFAULTS = {
@@ -154,7 +154,7 @@ class TaggerConfig(FilesConfig):
         return names or (None,)
 
     def reading(self) -> dict[str, Any]:
-        """Returns columns, comment prefix and tag names; None if not set."""
+        """Returns the flags on columns, comments and tags; None if not set."""
         columns = ("word_column", "tag_column", "sentence_column")
         return {
             **{name: self.parse_column(name) for name in columns},
@@ -163,7 +163,7 @@ class TaggerConfig(FilesConfig):
         }
 
     def parse_column(self, name: str) -> int | str | None:
-        """Returns a column flag as a number or a name; None if it is unset."""
+        """Returns a column flag as a number or a name, or None if not set."""
         value = getattr(self, name)
         if value is None:
             return None
@@ -198,8 +198,8 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
 
     Args:
       config: The flags.
-      stored: Without training, the contents of the model's task.json; its
-        labels are used, and its columns and context are the defaults.
+      stored: The contents of the model's task.json, for its labels and for the
+        defaults of columns and context; {} if the run trains.
 
     Raises:
       UserError: If a file is missing or invalid, or has no entity to learn.
@@ -233,7 +233,7 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
 
 
 def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns columns, context and stride, from the flags or the model."""
+    """Returns columns, context and stride: flags, task.json or defaults."""
     from bert_tf.tasks.tagging.examples import TaggingFiles
 
     flags = {
@@ -258,9 +258,9 @@ def build_task(
 
     Args:
       config: The flags.
-      stored_task: Without training, the contents of the model's task.json; its
-        labels, head and approach are used, and its stride is the default.
-      task_files: The result of `find_files`; None calls it.
+      stored_task: The contents of the model's task.json, for its labels, head,
+        approach and default stride; None if the run trains.
+      task_files: Result of `find_files`; if None, `find_files` is called.
 
     Raises:
       UserError: If the model is not a tagger.
@@ -272,7 +272,7 @@ def build_task(
         name: getattr(config, name)
         for name in ("head", "approach", "lstm_size")
     }
-    # With several combinations, each trial replaces this one with its own.
+    # The first one; with several combinations, each trial sets its own.
     form["layer_combination"] = config.layer_combinations()[0]
     if config.approach == "feature_based" and not config.layer_combination:
         form["layer_combination"] = DEFAULT_LAYER_COMBINATION

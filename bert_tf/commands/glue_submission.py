@@ -1,4 +1,4 @@
-r"""Writes the zip file for GLUE's leaderboard from one model a task.
+r"""Writes the zip file for GLUE's leaderboard from one model per task.
 
   python run/glue_submission.py --glue_dir=glue_data \
       --model_dirs='output/*/model' --output_file=submission.zip

@@ -1,6 +1,6 @@
 r"""Learns a WordPiece vocabulary from text files.
 
-A report with tokens per word and the share of [UNK] is written next to it.
+A report next to the vocabulary has tokens per word and the share of [UNK].
 
   python run/learn_vocabulary.py --input_file='corpus/*.txt.gz' \
       --output_file=data/vocab.txt --vocab_size=30522

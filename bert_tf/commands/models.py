@@ -6,9 +6,9 @@ r"""Lists the models that can be named, or fetches or uploads one.
 
 A name can be given instead of a path. Every script fetches a named model by
 itself; fetch it first if the script will run without a network.
---fetch prints the local path. --push uploads a model directory, or what
-run/convert_checkpoint.py --to=huggingface wrote, with the token in HF_TOKEN,
-and prints its address.
+--fetch prints the local path. --push uploads a model directory, or the output
+of run/convert_checkpoint.py --to=huggingface, with the token in HF_TOKEN, and
+prints the address of the upload.
 """
 
 import dataclasses

@@ -24,7 +24,7 @@ from bert_tf.distribute import packed_weights
 from bert_tf.flags import options
 from bert_tf.flags.groups import PredictionConfig
 
-# Other endings would get JSON lines, so endings of other formats are rejected.
+# Any other ending gets JSON lines, so endings of other formats are errors.
 _TABLES = (".csv", ".tsv")
 _NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".feather", ".zip", ".npz")
 # A file with one of these endings gets embeddings.
@@ -86,12 +86,12 @@ class PredictConfig(PredictionConfig):
 
     @property
     def output_ending(self) -> str | None:
-        """The ending of a table, ".csv" or ".tsv"; None for other formats."""
+        """The ending of --output_file if it is a table, else None."""
         return self._ending_of(_TABLES)
 
     @property
     def array_ending(self) -> str | None:
-        """The ending of embeddings, ".npy" or ".parquet"; None for others."""
+        """The ending of --output_file if it gets embeddings, else None."""
         return self._ending_of(_ARRAYS)
 
     def _ending_of(self, endings: tuple[str, ...]) -> str | None:
@@ -99,7 +99,7 @@ class PredictConfig(PredictionConfig):
         return ending if ending in endings else None
 
     def columns_to_keep(self) -> tuple[str, ...] | None:
-        """Returns the names in --keep_columns, None for all columns."""
+        """Returns the names in --keep_columns, or None for all columns."""
         if self.keep_columns is None:
             return ()
         if self.keep_columns.strip() == "all":

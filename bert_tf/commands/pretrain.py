@@ -76,7 +76,7 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     adam_beta2: float = options.training(
         0.999,
         "Decay rate of the mean of squared gradients.",
-        above=0,  # Or bias correction takes the logarithm of 0.
+        above=0,  # At 0, bias correction would take the logarithm of 0.
         below=1,
     )
     iterations_per_loop: int = options.reporting(
@@ -219,14 +219,14 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         options.require_mask_rates(self)
 
     def unread_inputs(self) -> frozenset[str]:
-        """Returns the input flags that a run with these flags does not read."""
+        """Returns the flags of the input files that this run does not read."""
         unread = set() if self.do_eval else {"eval_input_file"}
         if "://" in self.output_dir or os.path.isdir(self.output_dir):
-            unread.add("init_checkpoint")  # A later checkpoint may exist.
+            unread.add("init_checkpoint")  # A resumed run does not read it.
         return frozenset(unread)
 
     def input_hints(self) -> dict[str, str]:
-        """Returns the commands that make missing records."""
+        """Returns for each flag how to make its missing files."""
         vocab_file = self.vocab_file or "vocab.txt"
         records = self.input_file.split(",")[0].replace("*", "train")
         predictions = self.max_predictions_per_seq
@@ -251,7 +251,7 @@ def main(config: PretrainConfig) -> None:
     bert_config = files.read_bert_config(config.bert_config_file)
     options.require_length(config, bert_config, config.bert_config_file)
     if config.vocab_file:
-        Vocabulary.from_file(config.vocab_file)  # Raises early if invalid.
+        Vocabulary.from_file(config.vocab_file)  # Fails before slow imports.
     from bert_tf.pretraining import run as pretraining
     from bert_tf.training import preemption as preemptions
 

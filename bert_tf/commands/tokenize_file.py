@@ -98,7 +98,7 @@ def _to_json(
 
 
 def _read_parts(path: str) -> Iterator[list[str]]:
-    """Yields lists of lines; all but the last reach `_CHARACTERS_AT_ONCE`."""
+    """Yields lists of lines, each of about `_CHARACTERS_AT_ONCE` characters."""
     from bert_tf.io import text_files
 
     lines, size = [], 0

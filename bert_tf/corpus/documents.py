@@ -13,9 +13,9 @@ class Chunk:
     """A piece of an input file that starts and ends between documents.
 
     Attributes:
-      path: The file.
-      start: Offset of the payload in the decompressed file, for messages; a row
-        for Parquet.
+      path: The input file.
+      start: Where the payload starts, for messages: the offset in the
+        decompressed file, or for Parquet the number of the first row.
       format: One of the values of --input_format, not "auto".
       payload: Bytes of lines or pages; for Parquet (row group, first row, stop
         row), with rows counted from the start of the group.
@@ -50,9 +50,9 @@ class Dropped:
     """A dropped document or paragraph.
 
     Attributes:
-      id: Id of the document, also for a paragraph of it.
+      id: Id of the document, also if only a paragraph was dropped.
       reason: A few words, such as "redirect".
-      text: The dropped text; the title of a page that was not parsed.
+      text: The dropped text, or the title if a page was not parsed.
     """
 
     id: str
@@ -66,9 +66,9 @@ class Reason:
 
     Attributes:
       count: Documents or paragraphs.
-      characters: Length of these documents or paragraphs.
-      samples: [priority, id, text] with the lowest priorities. Priorities are
-        hashes, so the samples are random but do not depend on the order.
+      characters: Total length of these documents or paragraphs.
+      samples: [priority, id, text] of the lowest priorities, which are hashes,
+        so the samples are random but do not depend on the order of the texts.
     """
 
     count: int = 0

@@ -1,6 +1,6 @@
 """Extraction of chunks into parts, for worker processes.
 
-A part has the documents of a chunk, with fingerprints and counts, in a file.
+A part is a file with the documents of a chunk, their fingerprints, and counts.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from bert_tf.io import files
 
 # Increase it when parts change, or a resumed run would reuse outdated ones.
 _VERSION = 4
-# A part depends on these flags, so other values extract its chunk again.
+# A part depends on these flags, so a changed flag extracts all chunks again.
 _FLAGS = (
     "text_column",
     "id_column",
@@ -48,12 +48,12 @@ _FINGERPRINTS = [field.name for field in dataclasses.fields(Fingerprints)]
 
 @dataclasses.dataclass
 class Part:
-    """A chunk that was extracted.
+    """The file of an extracted chunk.
 
     Attributes:
-      key: Name of its file: a hash of the chunk and of the flags.
-      language: As in --input_file=de=GLOB; else "".
-      num_documents: 0 until the part has been read.
+      key: The file's name without .npz: a hash of the chunk and of the flags.
+      language: The language given as in --input_file=de=GLOB; else "".
+      num_documents: Number of documents; 0 until the part has been read.
     """
 
     key: str
@@ -196,9 +196,9 @@ def extract_on_beam(
     folder: str,
     work_dir: str,
 ) -> list[Part]:
-    """Extracts chunks without a part; returns all parts.
+    """Extracts the chunks that have no part yet; returns all parts.
 
-    Workers and launcher share the work folder; it lists each file's parts.
+    Workers and launcher share the work folder, which lists each file's parts.
 
     Raises:
       UserError: If the input is unsuitable, the disk is full, or an option for
@@ -233,7 +233,7 @@ def _cut(
     work_dir: str,
     element: tuple[int, InputFile],
 ) -> Iterator[tuple[Chunk, str]]:
-    """Yields a file's chunks without a part; writes the keys of all chunks."""
+    """Yields a file's chunks without a part; stores the keys of all chunks."""
     number, file = element
     keys = []
     for chunk in inputs.split(file):

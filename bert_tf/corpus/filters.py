@@ -29,7 +29,7 @@ SHORT_PARAGRAPH = "short paragraph"
 FEW_LETTERS = "few letters"
 SHORT_DOCUMENT = "short document"
 OTHER_LANGUAGE = "other language"
-# Reading more of a document would be slower and detect the same language.
+# Characters that language detection reads: more would only make it slower.
 _LANGUAGE_CHARACTERS = 2000
 
 NGRAM_LENGTH = 13
@@ -161,9 +161,9 @@ def _load_identifier() -> Any:
 def read_ngrams(patterns: str) -> np.ndarray:
     """Returns the hashes of all 13-grams in the files to exclude.
 
-    The texts are all strings of .json, .jsonl and Parquet files except keys,
-    the columns of .csv, and the tab-separated columns of other files. A text of
-    fewer words has no 13-gram.
+    A text is a string in .json, .jsonl and Parquet files (keys excepted), a
+    cell of a .csv file, or a tab-separated cell of another file. A text of
+    fewer than 13 words has no 13-gram.
 
     Returns:
       uint64 [n], sorted, without repetitions.

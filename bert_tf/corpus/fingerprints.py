@@ -17,14 +17,14 @@ import numpy as np
 
 from bert_tf.corpus.documents import Document
 
-# Permutations of a MinHash signature: the estimate of a similarity of 0.8 has a
-# standard error of 0.035.
+# Permutations of a MinHash signature. With 128, the estimate of a similarity of
+# 0.8 has a standard error of 0.035.
 NUM_PERM = 128
 # Words in a shingle, as in FineWeb (https://arxiv.org/abs/2406.17557).
 SHINGLE_LENGTH = 5
 # Signature values of a document without words, which is never a duplicate.
 NO_SHINGLES = np.uint32(0xFFFFFFFF)
-# Shingles permuted at once; the products of more would not fit into the cache.
+# Shingles permuted at once: products of more shingles would overflow the cache.
 _BATCH = 4096
 
 # Chinese, Japanese, Thai, Lao, Khmer and Burmese: words have no spaces between
@@ -79,7 +79,7 @@ def hash_ngrams(words: np.ndarray, length: int) -> np.ndarray:
 
 
 def mix(hashes: np.ndarray) -> np.ndarray:
-    """Spreads uint64 values evenly; a bijection."""
+    """Maps uint64 values one to one to evenly distributed values."""
     for multiplier in _MIX:
         hashes = (hashes ^ (hashes >> _SHIFT)) * multiplier
     return hashes ^ (hashes >> _SHIFT)
@@ -92,10 +92,10 @@ class Fingerprints:
     Attributes:
       documents: Hash of each document, uint64 [n, 2].
       ids: Hash of each document's id, uint64 [n].
-      sizes: Characters of each document, int64 [n].
-      num_paragraphs: Paragraphs of each document, int64 [n].
+      sizes: Number of characters of each document, int64 [n].
+      num_paragraphs: Number of paragraphs of each document, int64 [n].
       paragraphs: Hash of each paragraph, uint64 [m].
-      lengths: Characters of each paragraph, int64 [m].
+      lengths: Number of characters of each paragraph, int64 [m].
       signatures: MinHash signature of each document, uint32 [n, NUM_PERM];
         uint32 [n, 0] if near duplicates are not dropped.
     """
@@ -193,7 +193,7 @@ def concatenate(parts: Iterable[Fingerprints], folder: str) -> Fingerprints:
 
 
 def _map(path: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Maps a file of rows into memory."""
+    """Maps a file of rows of `shape` into memory."""
     row = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     # An empty file cannot be mapped: mmap would raise ValueError.
     if not os.path.getsize(path):

@@ -17,7 +17,7 @@ from bert_tf.io import paths
 from bert_tf.io import tables
 
 _LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*)=(.+)")
-# Decompressed bytes of a chunk, and the limit of a document, held in memory.
+# Decompressed bytes of a chunk and of the largest document; memory holds both.
 _CHUNK_BYTES = 1 << 22
 _MAX_DOCUMENT_BYTES = 1 << 28
 # Decompressed bytes of a chunk of Parquet rows.
@@ -33,7 +33,7 @@ _ADVICE = {
     "wikipedia": "a history has each revision, pages-articles only the last",
 }
 _DUMP = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?<mediawiki\b")
-# Matches where one dump ends and the next begins, as after `cat`.
+# Matches where one dump ends and the next begins, as in files joined by cat.
 _NEXT_DUMP = re.compile(rb"(?<=</mediawiki>)(?=%s)" % _DUMP.pattern)
 _XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?$")
@@ -56,7 +56,7 @@ class InputFile:
     Attributes:
       path: Local or remote.
       format: One of the values of --input_format, not "auto".
-      language: As in --input_file=de=GLOB; else "".
+      language: The language given as in --input_file=de=GLOB; else "".
     """
 
     path: str
@@ -157,8 +157,8 @@ def _format_of(path: str, input_format: str) -> str:
 def fingerprint(path: str) -> str:
     """Returns a hash of a file's size, start and end.
 
-    A dump of 20 GB takes no time. The hashes of its chunks reveal changes in
-    the middle; for Parquet only this hash counts.
+    Hashing a dump of 20 GB takes no time. A change in the middle of a file
+    changes the keys of its parts, except for Parquet, which has only this hash.
     """
     digest = hashlib.blake2b(digest_size=16)
     with files.open_binary(path) as file:
@@ -233,10 +233,10 @@ def _cut(
 
 
 def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Cuts pieces between dumps; yields (contents, True if a dump starts)."""
+    """Cuts pieces between dumps; yields (contents, whether a dump starts)."""
     starts_dump = True
     for piece in pieces:
-        # A page never matches, because it writes &lt; for <.
+        # The text of a page never matches, because < is written as &lt; there.
         has_start = b"<mediawiki" in piece
         for contents in _NEXT_DUMP.split(piece) if has_start else [piece]:
             yield contents, starts_dump
@@ -267,7 +267,7 @@ def _read_utf8(
 def _find_end(
     contents: bytearray, separators: tuple[bytes, ...], searched: int
 ) -> int | None:
-    """Returns the end of a chunk's last separator, else of the next one."""
+    """Returns where to cut: after a chunk's last separator, or the next one."""
     ends = [
         (contents.rfind(x, 0, _CHUNK_BYTES), len(x))
         for x in separators
@@ -292,7 +292,7 @@ def _refuse_utf16(path: str, piece: bytes) -> None:
 
 
 def _split_header(path: str, piece: bytes) -> tuple[bytes, bytes]:
-    """Splits the first chunk of a dump before its first page."""
+    """Splits the first piece of a dump into header and pages."""
     place = piece.find(b"<page>")
     if place < 0:
         place = piece.find(b"</mediawiki>")

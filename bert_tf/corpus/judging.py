@@ -1,14 +1,14 @@
 """Decides which documents and paragraphs of a corpus are duplicates.
 
-The first of several equal texts, in the input's order, stays. Hashes may be
+If texts are equal, the first one in the input's order stays. Hashes may be
 memory maps of any size: one partition of their values is processed at a time.
 
-Near duplicates of documents are found by locality-sensitive hashing on disk.
+Near-duplicate documents are found by locality-sensitive hashing on disk.
 Signatures are cut into bands. Two documents with an equal band are compared;
 they are near duplicates if their estimated similarity reaches the threshold.
 The index is a file with one 64-bit key for each band of a document. The library
-datasketch, which computes the signatures, would keep Python dictionaries: tens
-of gigabytes for 10 million documents.
+datasketch, which computes the signatures, would keep the index in Python
+dictionaries: tens of gigabytes for 10 million documents.
 """
 
 import dataclasses
@@ -43,17 +43,17 @@ _KEPT = 0
 # Documents summed at once, so that memory does not grow with the corpus.
 _BLOCK = 1 << 18
 
-# Hashes in a partition, and in a block that is read at once, so that memory is
-# bounded: a partition takes about 40 bytes a hash while it is sorted.
+# Hashes in a partition, and hashes that are read at once. This bounds memory: a
+# partition takes about 40 bytes per hash while it is sorted.
 _PARTITION = 1 << 22
 
 # Minimum probability that a pair at the threshold of similarity is compared.
 _RECALL = 0.95
 # Rows of signatures that are read at once, 8 MB.
 _ROWS = 1 << 14
-# Rounds of comparisons for documents that share a key. Ten thousand pages made
-# from one template may share a key without being duplicates, and comparing all
-# pairs of them would take too long.
+# Maximum number of rounds in which documents that share a key are compared. Ten
+# thousand pages of one template may share a key without being duplicates, and
+# comparing all pairs of them would take too long.
 _MOST_ROUNDS = 200
 
 
@@ -65,7 +65,7 @@ class Decisions:
       documents: Index into `REASONS` for each document, uint8 [n].
       paragraphs: Index into `REASONS` for each paragraph, uint8 [m]; 0 for
         paragraphs of dropped documents.
-      sizes: Characters that are kept of each document, int64 [n].
+      sizes: Number of kept characters of each document, int64 [n].
     """
 
     documents: np.ndarray
@@ -74,7 +74,7 @@ class Decisions:
 
 
 def decide(fingerprints: Fingerprints, config: Flags, folder: str) -> Decisions:
-    """Returns which documents and paragraphs stay; of equal ones, the first.
+    """Decides which documents and paragraphs stay: the first of equal ones.
 
     Args:
       fingerprints: All documents in the order of the input.
@@ -168,7 +168,7 @@ def count_copies(
 
     Args:
       ids: uint64 [n].
-      sizes: Characters, int64 [n].
+      sizes: Number of characters of each document, int64 [n].
       languages: Number of each document's language, int [n].
       exponent: 1 changes nothing, 0 gives all languages the same share.
     """
@@ -179,7 +179,7 @@ def count_copies(
     factors = np.divide(
         wanted, totals, out=np.zeros_like(totals), where=totals > 0
     )[languages]
-    # Mixed: `is_heldout` takes all small ids, so the ids left are not uniform.
+    # Mix the ids: `is_heldout` took the small ones, so the rest is not uniform.
     chance = _uniform(mix(ids + np.uint64(1)))
     whole = np.floor(factors)
     return (whole + (chance < factors - whole)).astype(np.int64)
@@ -226,13 +226,13 @@ def repeated_lines(
     considered: np.ndarray,
     max_documents: int,
 ) -> np.ndarray:
-    """Finds paragraphs that more than `max_documents` documents have.
+    """Finds paragraphs that are in more than `max_documents` documents.
 
     Args:
       hashes: `Fingerprints.paragraphs`, uint64 [m].
       num_paragraphs: `Fingerprints.num_paragraphs`, int64 [n].
       considered: bool [m]; other paragraphs neither count nor are dropped.
-      max_documents: Number of documents.
+      max_documents: Most documents that may share a paragraph.
 
     Returns:
       bool [m]: True for such paragraphs, except the first of equal ones.
@@ -255,11 +255,11 @@ def equal_runs(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the positions of keys that occur more than once.
 
-    Memory is bounded by a partition, unless one key occurs more often. The
+    Memory holds one partition, which is large only if one key is frequent. The
     keys 7 5 7 9 5 7 give the positions 1 4 0 2 5 and the starts 0 2.
 
     Args:
-      keys: Hashes with even bits, uint64 [n].
+      keys: Evenly distributed hashes, uint64 [n].
       considered: bool [n], or None for all.
 
     Yields:
@@ -313,10 +313,10 @@ def choose_bands(threshold: float, num_perm: int) -> tuple[int, int]:
     """Returns the number of bands and the number of rows in a band.
 
     A pair at the threshold has an equal band with the probability
-    1 - (1 - threshold^rows)^bands. The largest number of rows with at least
-    0.95 is chosen, because more rows mean fewer comparisons: below, 8 rows
-    would give 0.947, 7 give 0.986. The optimum of datasketch's `MinHashLSH`
-    avoids comparisons, which are cheap here, and would miss 60% of such pairs.
+    1 - (1 - threshold^rows)^bands. More rows mean fewer comparisons, so the
+    largest number with a probability of 0.95 or more is chosen: in the example
+    8 rows would give 0.947, 7 give 0.986. The choice of datasketch's
+    `MinHashLSH`, (9, 13), saves comparisons but would miss 60% of such pairs.
 
     >>> choose_bands(0.8, 128)
     (18, 7)
@@ -356,7 +356,7 @@ def similar_documents(
     if not len(signatures):
         return original
     try:
-        # Allocated first: on a full disk, writing to a map kills the process.
+        # Allocate it first: on a full disk, writing to a map kills the process.
         with open(path, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, 8 * bands * len(signatures))
         keys = np.memmap(path, np.uint64, "r+", shape=shape)
@@ -396,7 +396,7 @@ def _compare(
     threshold: float,
     original: np.ndarray,
 ) -> None:
-    """Compares the documents of each run; enters duplicates in `original`.
+    """Compares the documents of each run; stores duplicates in `original`.
 
     In each round the first document of a run is compared with the rest. Then it
     and its duplicates leave the run. In a run a b c d with a = b and c = d,

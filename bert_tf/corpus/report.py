@@ -30,12 +30,12 @@ _PARAGRAPHS = (
 )
 _KEPT = "kept"
 _HELDOUT = "held out"
-# More repetitions of a language cause a warning, as the model memorizes it.
+# A language repeated more often causes a warning, as the model memorizes it.
 _MANY_TIMES = 10
 
 
 def path_of(output_file: str) -> str:
-    """Returns the path of the report on an output file."""
+    """Returns the path of an output file's report."""
     return f"{output_file}.report.json"
 
 
@@ -47,7 +47,7 @@ def picture_of(output_file: str) -> str:
 def tally_decisions(
     fingerprints: Fingerprints, decisions: Decisions, judged: Judged
 ) -> Tally:
-    """Returns counts and samples of what the decisions drop."""
+    """Returns counts and samples of the texts that the decisions drop."""
     tally = Tally()
     chosen: dict[str, list[int]] = {"documents": [], "paragraphs": []}
     sides = (
@@ -79,7 +79,7 @@ def build(
     Args:
       tally: Counts and samples of all dropped texts.
       written: Counts of each output file, by its path.
-      languages: The shares of the languages, if there are any.
+      languages: Result of `share_languages`; None if no language is given.
     """
     ordered = sorted(
         tally.reasons.items(), key=lambda item: (-item[1].characters, item[0])
@@ -110,8 +110,8 @@ def share_languages(
 
     Args:
       names: Names of the languages.
-      before: Characters of each after the filters, float [languages].
-      after: Characters of each that were written, float [languages].
+      before: Characters of each language after the filters, float [languages].
+      after: Characters of each language as written, float [languages].
     """
     return {
         name: {

@@ -2,7 +2,7 @@
 
 Finished work is recorded in `<output_file>.work/`: the parts of chunks, named
 by a hash of contents and flags, and a list of the complete output files. The
-report is written last; a run that finds it is finished.
+report is written last, so if it exists, nothing is left to do.
 """
 
 import dataclasses
@@ -74,8 +74,8 @@ def run(config: Flags) -> dict[str, Any]:
             run.start_over([*run_folder.inputs_of(config), *read])
         if run.ends_at_once():
             return text_files.read_json(reports.path_of(config.output_file))
-        # Until the first file is complete, a damaged input may be replaced or
-        # a flag corrected, so parts that do not depend on it are reused.
+        # `fits_any`: until an output file is complete, the user may replace a
+        # damaged input or correct a flag, and parts that still fit are reused.
         picture = reports.picture_of(config.output_file)
         report = reports.path_of(config.output_file)
         run.resume([*names, picture, report], fits_any=True)
@@ -148,7 +148,7 @@ def _extract(
     processes: int,
     folder: str,
 ) -> list[Part]:
-    """Extracts chunks without a part; returns all parts."""
+    """Extracts the chunks that have no part yet; returns all parts."""
     extracted: list[Part] = []
     total = sum(compression.stored_size(file.path) for file in found)
     with progress.bar(total, "extracting text", "B") as bar:
@@ -238,7 +238,7 @@ def _choose(
         copies *= judging.count_copies(
             prints.ids, sizes, languages, config.language_sampling
         )
-    # One pass per copy keeps copies far apart: copies 2 0 1 give 0 2, then 0.
+    # Second copies follow all first copies, far apart: copies 2 0 1 give 0 2 0.
     orders["text"] = np.concatenate(
         [np.flatnonzero(copies > i) for i in range(copies.max())]
     )
@@ -301,13 +301,13 @@ def _write(
     processes: int,
     work_dir: str,
 ) -> dict[str, Written]:
-    """Writes the files that are not finished; returns the counts of all."""
+    """Writes the unfinished files; returns the counts of all files."""
     path = os.path.join(work_dir, "written.json")
     done: dict[str, Any] = {}
     if os.path.exists(path):
         done = text_files.read_json(path)
     done = {x: y for x, y in done.items() if os.path.exists(x)}
-    # First forget deleted files, or after a kill old counts describe new files.
+    # Forget deleted files first, or after a kill new files get their counts.
     files.write_json(path, done)
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(
@@ -387,7 +387,7 @@ def _build_recipe(
 
 
 def _flatten(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Returns a recipe as `run_folder.changes` compares it."""
+    """Returns a recipe in the form that `run_folder.changes` compares."""
     inputs_text = json.dumps(recipe["inputs"]).encode()
     return {f"--{name}": value for name, value in recipe["flags"].items()} | {
         "the input files": hashlib.sha256(inputs_text).hexdigest()
@@ -395,7 +395,7 @@ def _flatten(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_finished(config: Flags) -> list[Made | None]:
-    """Returns the files of an existing report, else [None]."""
+    """Returns the files of an existing report, or [None] without a report."""
     path = reports.path_of(config.output_file)
     if not os.path.exists(path):
         return [None]

@@ -31,7 +31,7 @@ TOO_SLOW = "page that takes over 10 s"
 TOO_DEEP = "page that is nested too deeply"
 _MAX_SECONDS = 10.0
 _END = b"</page>"
-# MediaWiki's keys of Media, File and Category: links to them show no text.
+# MediaWiki's namespaces Media, File and Category: their links show no text.
 _HIDDEN = ("-2", "6", "14")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
 # Templates of disambiguation pages. Dumps do not mark these pages, so templates
@@ -119,7 +119,7 @@ class PageParser:
 
             context = multiprocessing.get_context("spawn")
             self._pipe, other = context.Pipe()
-            # A daemon ends with this process; no other child would.
+            # Only a daemon ends with this process; other children outlive it.
             self._process = context.Process(
                 target=serve, args=(other,), daemon=True
             )
@@ -128,7 +128,7 @@ class PageParser:
         return self._process.pid
 
     def _reason(self) -> Exception:
-        """Returns the error for an ended process; `start` may start another."""
+        """Forgets the ended process; returns the error for its exit status."""
         process, self._process = self._process, None
         self._pipe.close()
         process.join()
@@ -176,7 +176,7 @@ def serve(pipe: Connection) -> None:
 def read(
     chunk: Chunk, replace_invalid: bool = False
 ) -> Iterator[Document | Dropped]:
-    """Yields articles as text, and the titles of other pages as dropped.
+    """Yields articles as `Document`, other pages by title as `Dropped`.
 
     Raises:
       UserError: If the XML is broken or not UTF-8 and `replace_invalid` is

@@ -36,7 +36,7 @@ _VARIANT = re.compile(r"\s*(?:[^:;]*=>)?\s*[a-z]{2,3}(?:-[a-z]+)*\s*:")
 # A rule with one of these flags shows no text.
 _UNSEEN_VARIANTS = frozenset("HT-")
 _LANGUAGE_LINK = re.compile(r"simple|[a-z]{2,3}(-[a-z-]+)?")
-# The parser takes unclosed markup for text, so it is removed afterwards.
+# The parser returns unclosed markup as text, so this markup is removed later.
 _REMNANTS = re.compile(
     r"<ref\b[^<>\n]*/>|<ref\b[^\n]*?(?:</ref>|$)|<!--.*?(?:-->|\Z)|"
     r"</?[a-zA-Z][^<>\n]*>|__[^\W\d_]\w*?__|\[\[|\]\]|\{\{[^\n]*|\}\}+",
@@ -171,8 +171,8 @@ def _strip_quotes(line: str) -> str:
     bold = [i for i, length in enumerate(marks) if length in (3, 5)]
     italic = [i for i, length in enumerate(marks) if length in (2, 5)]
     if len(bold) % 2 and len(italic) % 2:
-        # One bold mark is an apostrophe and an italic mark: the first after a
-        # word of one letter, else after a longer word, else after a space.
+        # One bold mark is read as an apostrophe and an italic mark: the first
+        # after a word of one letter, else after a longer word or else a space.
         candidates = [i for i in bold if marks[i] == 3]
         if candidates:
             ranks = [_rank(line[: runs[i].start()]) for i in candidates]

@@ -56,9 +56,9 @@ class Judged:
     def read(
         self, order: np.ndarray
     ) -> Iterator[tuple[int, Document, np.ndarray]]:
-        """Yields documents by their positions in the corpus.
+        """Yields the documents at the positions `order` in the corpus.
 
-        Parts are read one at a time, so positions should ascend.
+        Each change from part to part reads a file, so positions should ascend.
 
         Yields:
           The position, the document with all its paragraphs, and the decision
@@ -133,7 +133,7 @@ def _open(temporary: str, path: str) -> Iterator[BinaryIO]:
         if not path.endswith(".gz"):
             yield stored
             return
-        # Without name and time, so that equal text gives equal bytes.
+        # The header has no name and time, so equal text gives equal bytes.
         with gzip.GzipFile("", "wb", 6, stored, mtime=0) as file:
             yield file
 
@@ -143,7 +143,7 @@ def dropped_at(
     documents: Sequence[int],
     paragraphs: Sequence[int],
 ) -> Iterator[Dropped]:
-    """Yields dropped documents and paragraphs by their positions."""
+    """Yields the dropped documents and paragraphs at the given positions."""
     first_paragraph = judged.load("first_paragraph")
     reasons = judged.load("documents")
     positions = np.array(documents, np.int64)

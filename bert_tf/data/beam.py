@@ -239,7 +239,7 @@ class _WriteElsewhere(beam_runner.Step):
 def _concatenate(
     plan: PartsPlan, output_files: Sequence[str], number: int
 ) -> Iterator[None] | None:
-    """Concatenates the parts of a file; all its parts exist."""
+    """Concatenates the parts of a file, all of which must exist."""
     path = output_files[number]
     # A runner may repeat an element after its parts were removed, so skip it.
     if streaming_generator.is_finished(plan.parts_folder, number, path):

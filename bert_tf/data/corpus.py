@@ -158,7 +158,7 @@ def empty_corpus_error(
 
 
 def count_bytes(files: Sequence[str]) -> int:
-    """Returns the total size of all files, which `on_bytes` adds up to."""
+    """Returns the size of all files: the sum of what `on_bytes` gets."""
     return sum(map(compression.stored_size, files))
 
 
@@ -166,7 +166,7 @@ def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph into sentences, stripped, none of them empty.
 
     The library sentencex keeps quotations whole, which makes sentences of
-    hundreds of words in novels. So quotations are split by its rules, too.
+    hundreds of words in novels. So quotations are split like other text.
     """
     sentences = (
         sentence.strip()

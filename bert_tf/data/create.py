@@ -43,8 +43,8 @@ _GENERATORS = {
     "streaming": streaming_generator.generate,
 }
 
-# Sentences give about 54% random pairs. Paragraphs used as sentences give 73%,
-# because one paragraph often fills a sequence, and then B must be random.
+# More random pairs cause a warning. Sentences give about 54%, paragraphs 73%:
+# one paragraph often fills a sequence, and then B must be random.
 _MOST_RANDOM_NEXT = 0.6
 _NUM_LENGTH_BARS = 32
 
@@ -100,7 +100,7 @@ def create(config: Flags) -> Manifest:
         except WorkerEndedError:
             raise  # The work folder stays, so the same command can resume.
         except UserError:
-            # Forgets the recipe, so that unsuitable text can be corrected.
+            # Forget the recipe, or the corrected text would not match it.
             if not (is_resumed or any(map(files.exists, output_files))):
                 run.discard()
             raise
@@ -146,7 +146,7 @@ def _other_files(name: str) -> list[str]:
 
 
 def _find_finished(name: str) -> Made | None:
-    """Returns the files of a manifest of any version of this project."""
+    """Returns the files of a manifest; accepts manifests of any version."""
     *extras, path = _other_files(name)
     values = files.read_json(path) if files.exists(path) else None
     if not isinstance(values, dict) or values.get("format") != manifest.FORMAT:
@@ -157,7 +157,7 @@ def _find_finished(name: str) -> Made | None:
     ):
         entry = values["files"].get(manifest.relative_name(record_file, path))
         if entry is None:
-            return None  # A renamed manifest is of other records.
+            return None  # A renamed manifest lists other files.
         sizes[record_file] = entry["bytes"]
     return Made(manifest.flatten(values), sizes | {path: None}, extras)
 
@@ -165,7 +165,7 @@ def _find_finished(name: str) -> Made | None:
 def _work_dir(config: Flags, name: str) -> str:
     """Returns the folder for the state of a killed run."""
     if "://" in name and not config.runner:
-        # Workers map its files into memory, so it must be local.
+        # Workers map the folder's files into memory, so it must be local.
         key = hashlib.sha256(name.encode()).hexdigest()[:16]
         return os.path.join(tempfile.gettempdir(), f"bert_tf-{key}.work")
     return f"{name}.work"
@@ -269,7 +269,7 @@ def _warnings(config: Flags, result: GenerationResult) -> list[str]:
 
 
 def _num_predictions(config: Flags, counts: RecordCounts) -> np.ndarray:
-    """Returns the number of predictions per record length, without a limit."""
+    """Returns the number of predictions by record length, without the limit."""
     lengths = np.arange(len(counts.length_histogram))
     if config.left_to_right:
         return lengths - config.num_special_tokens
@@ -303,7 +303,7 @@ def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
         else "set --split_sentences, or write one sentence per line"
     )
     cause = "lines seem to be paragraphs instead of sentences"
-    if config.max_seq_length < 128:  # Even sentences give 66% at 64.
+    if config.max_seq_length < 128:  # Sentences give 66% at length 64.
         cause = (
             f"rows of --max_seq_length={config.max_seq_length} hold few "
             "sentences, which is no fault, or lines are paragraphs"

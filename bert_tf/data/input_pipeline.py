@@ -13,8 +13,8 @@ The order of an epoch depends only on (seed, epoch):
 3. Each block of `RECORDS_PER_BLOCK` records of that sequence is permuted.
 
 So the position of any record is known without reading. A run that resumes at
-record p skips whole files by their counts and reads at most one extra block. A
-shuffle buffer's state would have to be saved.
+record p skips whole files by their counts and reads at most one extra block.
+With a shuffle buffer, a run would have to save the buffer.
 """
 
 import bisect
@@ -181,7 +181,7 @@ class PretrainingInput:
         return _with_options(stream.prefetch(tf.data.AUTOTUNE))
 
     def explain(self, error: tf.errors.OpError) -> UserError | None:
-        """Returns the error for the file that caused an error while reading.
+        """Returns an error that names the bad record behind a failed read.
 
         TensorFlow's message names neither file nor feature. This method reads
         all files again, so call it only after training has failed. Returns None
@@ -199,7 +199,7 @@ class PretrainingInput:
     def _skip_damaged(self, most: int) -> None:
         """Replaces damaged records by blank ones, in copies of their files.
 
-        So other records keep their positions, order, masks and dropout.
+        So the other records keep their positions, order, masks and dropout.
         """
         self._copies = tempfile.TemporaryDirectory(prefix="bert_tf-")
         blank = tfrecords.blank_record(self._sizes)
@@ -241,7 +241,7 @@ class PretrainingInput:
         )
         paths = np.array(self._read_from)[order]
         later = paths[(start.group + 1) * self._files_per_group :]
-        # The first group resumes within a round, so its files are rotated.
+        # The first group may resume within a round: begin at the file in turn.
         begun = self._group(
             tf.constant(paths[list(start.files)], tf.string),
             tf.constant(start.skips, tf.int64),
@@ -342,8 +342,8 @@ class StartPoint(NamedTuple):
     Attributes:
       group: Number of the group; earlier groups are not read.
       files: Files of the group as indices into the epoch's file order, in
-        round-robin order, starting with the file of the record.
-      skips: Number of earlier records in each of these files.
+        round-robin order, starting with the file to read next.
+      skips: Number of records to skip in each of these files.
     """
 
     group: int
@@ -368,13 +368,13 @@ def find_start(
         position -= int(group_ends[group - 1])
     first = int(starts[group])
     group_counts = counts[first : first + files_per_group]
-    # The number of full rounds of the group before the position.
+    # The number of full rounds, of one record per file, before the position.
     row = -1 + bisect.bisect_right(
         range(group_counts.max()),
         position,
         key=lambda rows: np.minimum(group_counts, rows).sum(),
     )
-    # A row has a record of each file that is long enough, in the files' order.
+    # Round `row` takes one record of each file with more than `row` records.
     present = np.flatnonzero(group_counts > row)
     earlier = position - int(np.minimum(group_counts, row).sum())
     turn = int(present[earlier])

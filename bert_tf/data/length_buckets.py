@@ -52,7 +52,7 @@ def fewest_padding(
 
     It finds the exact optimum: the lengths with the fewest padding positions if
     each example is padded to the next length. Examples of lengths 3, 9, 10 and
-    30 give (16, 32) for a maximum of 32 and two lengths: 80 positions.
+    30 give (16, 32) for a maximum of 32 and two lengths: 80 positions in all.
 
     Args:
       lengths: <int64>[N], at most `max_seq_length`.
@@ -62,11 +62,11 @@ def fewest_padding(
     choices = np.array(every_multiple(max_seq_length))
     # Number of examples that fit into each choice.
     counts = np.searchsorted(np.sort(lengths), choices, side="right")
-    # cost[j]: positions of the examples up to choices[j] if j is chosen.
+    # cost[j]: positions of all examples up to choices[j], padded to choices[j].
     cost = choices * counts
     last: list[np.ndarray] = []
     for _ in range(min(num_lengths, len(choices)) - 1):
-        # Row j, column i: cost if i < j is the choice before j, or i = j, none.
+        # total[j, i]: the cost if i is chosen before j; i = j adds no choice.
         extra = (counts[:, np.newaxis] - counts) * choices[:, np.newaxis]
         total = np.where(
             np.tri(len(choices), dtype=bool), cost + extra, np.iinfo(int).max
@@ -78,7 +78,7 @@ def fewest_padding(
     for before in reversed(last):
         position = before[position]
         chosen.add(int(choices[position]))
-    # If fewer lengths are as good, drop the lengths without an example.
+    # Drop lengths that no example is padded to; the padding stays the same.
     rising = np.array(sorted(chosen))
     used = np.unique(rising[np.searchsorted(rising, lengths)])
     return tuple(sorted({*used.tolist(), max_seq_length}))
@@ -166,7 +166,7 @@ def prediction_batches(
 def share_of_tokens(
     lengths: np.ndarray, allowed_lengths: Sequence[int]
 ) -> float:
-    """Returns the share of tokens after padding to the allowed lengths.
+    """Returns the share of real tokens after padding to the allowed lengths.
 
     Args:
       lengths: <int64>[N], lengths of the examples.

@@ -20,14 +20,14 @@ import numpy as np
 
 from bert_tf.io import files
 
-# A pass over a document ends with the sentence that reaches this many tokens (a
-# long novel has 200,000). It bounds the memory for text without blank lines.
+# A pass over a document ends with the sentence that reaches this limit (a long
+# novel has 200,000 tokens). This bounds memory for text without blank lines.
 MAX_TOKENS_PER_PASS = 1 << 18
 _FILES = ("tokens.bin", "sentence_offsets.bin", "document_offsets.bin")
 _LONG_DOCUMENTS = "long_documents.npy"
 # Stores how much of the files is valid, so that a killed run can resume.
 PROGRESS_FILE = "progress.json"
-# Documents processed together; more would need more memory.
+# Documents processed at once, so that memory is bounded.
 _DOCUMENTS_PER_BLOCK = 1 << 18
 
 
@@ -40,8 +40,8 @@ def token_dtype(vocab_size: int) -> np.dtype:
 class Progress:
     """Counts of the lines read and of the contents of the store.
 
-    `last_document` is the number in the corpus of the last sentence's document,
-    -1 for an empty store.
+    `last_document` is the number of the last sentence's document in the corpus,
+    or -1 for an empty store.
     """
 
     lines: int = 0
@@ -62,7 +62,7 @@ class TokenStoreWriter:
     """Appends sentences; resumes where an earlier writer last saved.
 
     Attributes:
-      progress: Contents of the store; only `save` and `finish` store it.
+      progress: Counts of the contents; only `save` and `finish` write them.
     """
 
     def __init__(self, folder: str, vocab_size: int) -> None:

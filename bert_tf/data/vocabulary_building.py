@@ -39,7 +39,7 @@ _BATCH_CHARS = 1 << 22
 _BATCHES_PER_WORKER = 2
 # Words tokenized at once for the report, so that memory is bounded.
 _WORDS_PER_CALL = 1 << 16
-# A larger share of fragments and unused lines causes a warning.
+# If fragments and unused lines are a larger share, a warning is logged.
 _MAX_SPARE = 0.1
 # Attributes of `CountedText`; Beam workers write a file for each of them.
 _SIDES = ("learned", "heldout")
@@ -60,7 +60,7 @@ class WordCounts:
     def __init__(self, max_words_in_memory: int = _MAX_WORDS_IN_MEMORY) -> None:
         self._max_words_in_memory = max_words_in_memory
         self._counts: dict[bytes, int] = {}
-        self._table = sqlite3.connect("")  # On disk if it is large.
+        self._table = sqlite3.connect("")  # SQLite stores large tables on disk.
         self._table.execute("CREATE TABLE words (word BLOB, count INTEGER)")
 
     def close(self) -> None:
@@ -324,7 +324,7 @@ def _batch_lines(
 
 def _quota(num_documents: int, config: Flags) -> int:
     """Returns how many of the first `num_documents` are held out."""
-    # The small number compensates for rounding: 50 * 0.02 must be one.
+    # 1e-9 compensates for rounding errors: floor(50 * 0.02) must be 1.
     return math.floor(num_documents * config.heldout_fraction + 1e-9)
 
 
@@ -395,7 +395,7 @@ def _count_documents(
 def _count_words(
     config: Flags, work_dir: str, element: tuple[int, str, int]
 ) -> None:
-    """Writes a file's word counts; `element` numbers its first document."""
+    """Writes the word counts of `element`: file number, path, `num_earlier`."""
     file, path, num_earlier = element
     with contextlib.closing(CountedText()) as text:
         count_text(config, [path], text, num_earlier, in_worker=True)

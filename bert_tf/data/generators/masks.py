@@ -96,7 +96,7 @@ def choose_words(
 
     Words are tried in random order. A word that would exceed the limit is
     skipped and a shorter one may follow (:378-383), so a row can get fewer
-    tokens: for a limit of 4, words of 2, 3 and 1 tokens, tried in this order,
+    tokens. For a limit of 4, words of 2, 3 and 1 tokens, tried in this order,
     give the first and the last. A run ends early at the end of its segment, at
     a word that is already chosen, and where the limit would be exceeded.
 
@@ -116,11 +116,11 @@ def choose_words(
     batch_size, seq_length = candidates.shape
     first = np.cumsum(candidates, axis=1) == 1
     begins = candidates & (starts_word | first)
-    # Column 0 is for tokens before the first word; none is a candidate.
+    # Each token's word, counted from 1 in its row; 0 before the first word.
     word_of_token = np.cumsum(begins, axis=1)
     num_words = word_of_token[:, -1]
     most_words = int(num_words.max(initial=0))
-    # One more column than words: a sentinel that is never free.
+    # Column 0 has no word; the last column is a sentinel that is never free.
     columns = most_words + 2
     rows, places = np.nonzero(candidates)
     words = word_of_token[rows, places]
@@ -172,7 +172,7 @@ def replace_tokens(
     random_tokens = token_ids[rng.integers(0, len(token_ids), tokens.shape)]
     kept_below = config.mask_rate + config.same_rate
     if config.random_rate == 0:
-        kept_below = 1.0  # By rounding, the sum may be below 1.
+        kept_below = 1.0  # The rounded sum may be less than 1.
     return np.where(
         draws < config.mask_rate,
         mask_id,
@@ -217,8 +217,8 @@ def mask_batch(
     flat_ids, most = input_ids.reshape(-1), config.max_predictions_per_seq
     count = num_predictions(lengths, config.masked_lm_prob, most)
     if config.left_to_right:
-        # All tokens, or a uniform sample if there are too many: the first ones
-        # would teach the model only the beginnings of texts.
+        # Predict all tokens, or a uniform sample if there are too many: with
+        # the first ones, the model would learn only the beginnings of texts.
         count = np.minimum(candidates.sum(axis=1), most)
     if (
         config.do_whole_word_mask or config.max_ngram > 1
@@ -233,7 +233,7 @@ def mask_batch(
     places = np.flatnonzero(chosen)  # In ascending order within a row.
     counts = np.count_nonzero(chosen, axis=1)
     first = np.cumsum(counts) - counts
-    # Index of each chosen token in the flat predictions, `most` for each row.
+    # The index of each chosen token in the flat predictions, `most` per row.
     slots = np.arange(len(places)) + np.repeat(
         np.arange(0, batch_size * most, most) - first, counts
     )

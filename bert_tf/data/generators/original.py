@@ -93,7 +93,7 @@ def generate(
         for index, path in enumerate(output_files):
             mine = instances[index :: len(output_files)]
             with tf.io.gfile.GFile(opened[index], "wb") as file:
-                file.write(b"")  # Creates a file without records, too.
+                file.write(b"")  # Creates the file even if it gets no record.
                 for start in range(0, len(mine), _RECORDS_PER_BATCH):
                     chunk = mine[start : start + _RECORDS_PER_BATCH]
                     batch = to_batch(chunk, config)
@@ -173,10 +173,10 @@ def _create_pairs(
     """Yields A, B and whether B is random, for one document (lines 223-297).
 
     Sentences of 4, 3 and 5 tokens are a chunk for a target of 10. A is the
-    first sentence or the first two. B is the rest of the chunk, or else random;
-    then the rest starts the next chunk.
+    first sentence or the first two. B is the rest of the chunk, or random text;
+    if B is random, the rest starts the next chunk.
 
-    It is a generator because masking draws from the same `rng` in between.
+    It is a generator because masking draws from the same `rng` between pairs.
     """
     document = documents[index]
     # Leaves room for [CLS] and two [SEP].
@@ -224,7 +224,7 @@ def _draw_other_text(
 def truncate_pair(
     a: Sentence, b: Sentence, max_num_tokens: int, rng: random.Random
 ) -> tuple[Sentence, Sentence]:
-    """Drops tokens at either end of the longer one until both fit (418-433)."""
+    """Drops tokens at the ends of the longer text until both fit (418-433)."""
     spans = [[0, len(a)], [0, len(b)]]
     lengths = [len(a), len(b)]
     for _ in range(len(a) + len(b) - max_num_tokens):

@@ -203,8 +203,8 @@ def tokenize(
 ) -> Tokenized:
     """Tokenizes lines, or the sentences of `streaming_worker.split_lines`."""
     sentences, counts = split or (lines, np.ones(len(lines), np.int64))
-    # Eagerly: with batches of this size a graph is no faster, and tracing takes
-    # most of a second.
+    # Run eagerly: with batches of this size a graph is no faster, and tracing
+    # it takes most of a second.
     with tf.device("CPU:0"):
         ids = tokenizer.tokenize(tf.constant(sentences, tf.string))
         lengths = ids.row_lengths().numpy().astype(np.int64)
@@ -306,7 +306,7 @@ def _write_files(
             growing[number] = concatenate_parts(
                 plan, number, per_file, output_files[number], unfinished
             )
-        if next(growing[number], True):  # Yields None while it waits.
+        if next(growing[number], True):  # True once all are appended.
             del growing[number]
 
     with (
@@ -336,8 +336,8 @@ def concatenate_parts(
 ) -> Iterator[None]:
     """Concatenates the parts of a record file, then removes them.
 
-    It yields while the next part is in `unfinished`, so that the file is nearly
-    complete when its last part is written.
+    It yields while the next part is in `unfinished`. So finished parts can be
+    appended early, and little is left to do when the last part is written.
     """
     parts = range(number * per_file, (number + 1) * per_file)
     counts = RecordCounts()

@@ -1,15 +1,15 @@
 """Worker of the streaming generator: writes one part of the records.
 
 A pass over a document follows the original's algorithm
-(create_pretraining_data.py:223-337) draw by draw, but on the boundaries of
-sentences: these are contiguous in the token store, so A and B are spans of the
-store, and truncation only narrows the spans. Python does a few steps per
-instance, numpy the rest; tokens are not read before a batch is packed.
+(create_pretraining_data.py:223-337) draw by draw, but handles only boundaries
+of sentences, not tokens. A document's sentences are contiguous in the token
+store, so A and B are spans of it, and truncation narrows the spans. Python does
+a few steps per instance, numpy the rest; packing a batch reads the tokens.
 
 The passes over all documents are permuted by the seed and cut into parts. A
 part is a pure function of the seed, its number, the token store and the flags,
 so any worker may write it. Its records are shuffled, and its passes come from
-all over the corpus, so the concatenated parts are as good as one large shuffle.
+all over the corpus, so shuffling all records at once would not be better.
 
 TensorFlow is not imported, so workers start at once and need little memory.
 """
@@ -42,7 +42,7 @@ _DRAWS_OF_ANOTHER_DOCUMENT = 10
 # Columns of a plan, see `InstancePlanner._plan_pass`.
 _COLUMNS = 5
 _B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
-# Rows that draw random next sentences at once; changing it changes the records.
+# Rows that draw random next sentences at once; another number changes records.
 _ROWS_PER_DRAW = 256
 
 
@@ -80,7 +80,7 @@ class PartsPlan:
 
 
 def derive_seed(seed: int, *keys: int | str) -> int:
-    """Returns a 128-bit seed for one purpose."""
+    """Returns a 128-bit seed for the purpose that `keys` names."""
     text = repr((seed, *keys)).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:16], "little")
 
@@ -157,7 +157,7 @@ def write_part(plan: PartsPlan, part: int) -> None:
 
 
 def _passes(plan: PartsPlan, part: int, num_spans: int) -> list[int]:
-    """Returns the spans of the corpus that a part covers."""
+    """Returns the numbers of the spans that a part covers, one per pass."""
     size = num_spans * plan.config.dupe_factor
     first = size * part // plan.num_parts
     stop = size * (part + 1) // plan.num_parts
@@ -234,7 +234,7 @@ class InstancePlanner:
         document that B must not come from, and B's target length.
         """
         document, first, stop = self._store.span(span)
-        # Python's loop is several times faster with its own numbers.
+        # Python integers: the loop over numpy's is several times slower.
         offsets = self._store.sentence_offsets[first : stop + 1].tolist()
         target = self._max_num_tokens
         if (
@@ -264,7 +264,7 @@ class InstancePlanner:
     ) -> np.ndarray:
         """Draws sentences of other documents, anywhere in the corpus.
 
-        If ten draws give the instance's own document, it is used (:274-289).
+        If all ten draws give A's own document, B comes from it (:274-289).
         Returns starts and stops in the store, <int64>[num, 2].
         """
         num_documents = self._store.num_documents
@@ -310,8 +310,8 @@ def _plan_instances(
     """Plans instances of two segments (:243-337), or of one without `draw`."""
     i, stop = 0, len(offsets) - 1
     while i < stop:
-        # The first sentence that starts at the target or later. Every sentence
-        # has a token, so it is at most `target` sentences away.
+        # The first sentence that starts `target` tokens or more after sentence
+        # i. It is at most `target` sentences away, as no sentence is empty.
         nearest = min(stop, i + target)
         chunk_stop = bisect_left(offsets, offsets[i] + target, i + 1, nearest)
         a_start, count = offsets[i], chunk_stop - i

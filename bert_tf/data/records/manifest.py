@@ -26,12 +26,12 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import files as bert_files
 from bert_tf.io import progress
 
-# Increase it when the same flags give other records, or runs would mix both.
+# Increase it when the same flags give new records, or a resume would mix both.
 _VERSION = 1
 # Paths and parallelism do not change the records, so the hash leaves them out.
 _PLACES = ("input_file", "num_processes", "output_file", "vocab_file")
-# Flags added later, with their defaults. A default is not stored, so that data
-# sets made before have the same hash.
+# Flags that older manifests lack, with their defaults. Defaults are not stored,
+# but are added before hashing, so older data sets have the same hash.
 _ADDED = {"sample": 1.0}
 FORMAT = "bert_tf pretraining data"
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?")
@@ -84,7 +84,7 @@ class Recipe:
       flags: All resolved flags except flags without effect.
       num_output_files: Number of files in `--output_file`.
       vocabulary_hash: `Vocabulary.hash`.
-      inputs: Per text file its "name", "bytes" and "sha256", in order.
+      inputs: "name", "bytes" and "sha256" of each text file, in order.
     """
 
     version: int
@@ -105,7 +105,7 @@ def _with_effect(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a recipe as `run_folder.changes` compares them."""
+    """Returns a recipe in the form that `run_folder.changes` compares."""
     text = json.dumps(values["inputs"], sort_keys=True).encode()
     flags = _with_effect(values["flags"])
     return {f"--{name}": value for name, value in flags.items()} | {
@@ -118,7 +118,7 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest(Recipe):
-    """Description of a data set: its recipe, and the files made by it.
+    """Description of a data set: its recipe, and the files made from it.
 
     Attributes:
       fingerprint: `Recipe.hash`, equal for equal records.
@@ -188,7 +188,7 @@ def build_recipe(
     vocabulary_hash: str,
 ) -> Recipe:
     """Returns the recipe of a run; reads the text once to hash it."""
-    # Beam's flags are left out, as its records are equal byte for byte.
+    # Leave out flags that do not change the records, such as Beam's flags.
     without_effect = fields_affecting(type(config), "nothing")
     return Recipe(
         version=_VERSION,
@@ -258,7 +258,7 @@ def find(record_files: Sequence[str]) -> Manifest | None:
         accents, or lengths, or if a manifest is damaged.
     """
     read_once = functools.cache(read)
-    # All files of one command have equal manifests, so keep one of them.
+    # Files of one command share a fingerprint, so keep one of their manifests.
     distinct, entries, without = {}, {}, []
     for path in record_files:
         output_files = filter(None, (_unsharded(path), path))

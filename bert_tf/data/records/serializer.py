@@ -24,10 +24,10 @@ import numpy as np
 from bert_tf.features import PRETRAINING
 from bert_tf.features import Feature
 
-# Arrays of this many rows fit into the processor's caches and their memory is
-# reused; larger arrays would be returned to the system each time.
+# Arrays of this many rows fit into the processor's caches, and their memory is
+# reused; the memory of larger arrays would go back to the system each time.
 _ROWS_AT_ONCE = 512
-# Varints of values of up to this many bits are looked up, which is faster.
+# Values of up to this many bits get varints from a table, which is faster.
 _TABLE_BITS = 17
 _CRC_MASK_DELTA = 0xA282EAD8
 _RECORD_LENGTH = struct.Struct("<Q")
@@ -167,7 +167,7 @@ def _table(bits: int) -> np.ndarray:
 
 
 def _to_slots(values: np.ndarray, width: int) -> np.ndarray:
-    """Returns the bytes of varints, <uint8>[..., width]; 0 if not used."""
+    """Returns the bytes of varints, <uint8>[..., width]; unused bytes are 0."""
     slots = np.empty((*values.shape, width), np.uint8)
     for place in range(width):
         rest = values >> 7 * place

@@ -28,7 +28,7 @@ Sizes = Mapping[Feature, int]
 
 
 class CheckedRecord(NamedTuple):
-    """A record of a file; `reason` is None unless the record is unusable.
+    """A record of a file; `reason` is why it is unusable, or None.
 
     `stop` is None if the length is damaged; then no later record can be found.
     """
@@ -45,7 +45,7 @@ class CheckedRecord(NamedTuple):
         return f"{self.path}, {place}: {self.reason}"
 
     def error(self, allowed: int = 0) -> UserError:
-        """Returns the error if only `allowed` records may be unusable."""
+        """Returns the error for one more bad record than the `allowed` ones."""
         advice = "copy or create the file again"
         if self.stop is not None:
             flag = f"--max_corrupt_records={allowed + 1}"
@@ -230,7 +230,7 @@ def find_bad_record(
 
 
 def find_damaged(record_files: Sequence[str], sizes: Sizes) -> Iterator[str]:
-    """Reads all records like training and yields the damaged files."""
+    """Reads all records as training does and yields the damaged files."""
     spec = parsing_spec(sizes)
     num_bytes = [tf.io.gfile.stat(path).length for path in record_files]
     with progress.bar(sum(num_bytes), "looking for bad records", "B") as bar:
@@ -245,7 +245,7 @@ def find_damaged(record_files: Sequence[str], sizes: Sizes) -> Iterator[str]:
 
 
 def blank_record(sizes: Sizes) -> bytes:
-    """Returns a record of zeros, which has no weight wherever it is read."""
+    """Returns a record of zeros, which gets no weight in any loss or metric."""
     zeros = {
         feature.name: np.zeros([1, size], feature.stored_dtype)
         for feature, size in sizes.items()
