@@ -1,9 +1,9 @@
 """Worker health: detects workers that die or hang, and stops the run.
 
-Three signs reveal a lost worker. Its neighbors' connections break within a
-second or two. Its heartbeats stop, which TensorFlow reports to the other
-workers after ten seconds. These two end a call into the graph only at its next
-reduction, and a step may take minutes, so a thread also checks the workers.
+A lost worker is noticed in three ways. Its neighbors' connections break within
+a second or two. Its heartbeats stop, which TensorFlow reports to the other
+workers after ten seconds. Neither ends a call into the graph before its next
+reduction, and a step may take minutes. So a thread also checks the workers.
 
 The first worker that notices reports the loss, and all stop with one message.
 """
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from absl import logging
 
-# Only this internal module of TensorFlow checks the health of workers.
+# TensorFlow has no public function that checks the health of workers.
 from tensorflow.python.eager import context
 
 from bert_tf.distribute.cluster import Cluster
@@ -148,7 +148,7 @@ def _report(kind: str, text: str) -> None:
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief forwards reports and may be gone, or another came first.
+        # The chief forwards reports and is gone, or another report came first.
         logging.debug("Could not report to the other workers: %s", error)
 
 

@@ -1,7 +1,7 @@
 """Dropout with masks that depend on its arguments and on nothing else.
 
-The bit of an element is a hash of the example's seed, the place in the model
-(its dropout id) and the element's position within the example. So the bit is
+The bit of an element is a hash of the example's seed, the dropout's id in the
+model and the element's position within the example. So the bit is
 equal in every batch, micro-batch or replica that holds the example, a resumed
 run repeats it, and the backward pass can draw it again instead of keeping it.
 """
@@ -55,8 +55,8 @@ def draw_keys(seeds, dropout_id, first_positions=None):
         within the example of each part's first element. By default 0.
 
     Returns:
-      <uint32>[batch, 2], for parts of examples [batch, 3]; None for None, which
-      means no dropout.
+      <uint32>[batch, 2], for parts of examples [batch, 3]; None, which means no
+      dropout, if `seeds` is None.
     """
     if seeds is None:
         return None

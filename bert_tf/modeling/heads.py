@@ -59,7 +59,7 @@ def take_last_token(sequence, input_mask, for_inference=False):
     Args:
       sequence: <float>[B, S, H].
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
-      for_inference: Whether no gradient is needed; else see `take_positions`.
+      for_inference: Whether no gradient is needed, so that `tf.gather` will do.
 
     Returns:
       <float>[B, H]; the first position of a row that is all padding.
@@ -89,8 +89,8 @@ def pool_tokens(
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
       pooling: Some of `config.POOLINGS`, joined by "+".
       normalize: Whether to divide each embedding by its length.
-      left_to_right: Whether [CLS] attends to itself alone; "cls" is then the
-        last token.
+      left_to_right: Whether the model reads left to right. [CLS] then attends
+        only to itself, so "cls" takes the last token instead.
       for_inference: As for `take_last_token`.
 
     Returns:
@@ -183,7 +183,7 @@ class Transform(layers.BertLayer):
 def take_positions(sequence, positions):
     """Gathers positions of each row, with a gradient that is a product.
 
-    The gradient of `tf.gather` is a scatter, which a GPU adds up in any order.
+    The gradient of `tf.gather` is a scatter, whose sums may vary on a GPU.
 
     Args:
       sequence: <float>[B, S, H].

@@ -83,7 +83,7 @@ class Configured:
         }
 
 
-# Renames keys of .keras files of earlier versions, so these still load.
+# Renames keys in .keras files of earlier versions, so that they still load.
 _OLD_KEYS = {
     "salt": "dropout_id",
     "adder": "attention_bias",
@@ -193,7 +193,7 @@ class Projection(BasicLayer):
     """A matrix product; the caller adds its bias.
 
     The bias belongs to the elementwise chain that follows (see `fused`), so
-    this layer only multiplies, and holds the bias; `affine` does both. The
+    this layer only multiplies, and holds the bias; `affine` also adds it. The
     kernel is [input width, width] as in `keras.layers.Dense`.
 
     Args:
@@ -291,7 +291,7 @@ class Projection(BasicLayer):
         return tf.matmul(tf.cast(rows, self.compute_dtype), kernel)
 
     def _with_width(self, rows, inputs):
-        # A reshape keeps TensorFlow from fusing the product with an addition.
+        # Avoid a reshape: TensorFlow could not fuse product and addition then.
         if inputs.shape.rank == 2:
             return rows
         return self._reshape(rows, inputs)
@@ -396,7 +396,7 @@ class ResidualOutput(BertLayer):
     def build(self, inputs_shape, residual_shape=None):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, inputs_shape)
-        # For training it only holds weights: the chain in `call` normalizes.
+        # In training this only holds weights: the chain in `call` normalizes.
         self.layer_norm = LayerNorm(
             config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
         )

@@ -37,7 +37,7 @@ INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
 # Micro-batches of one length should have at most this many values of T, because
 # a program may be compiled for each.
 _MAX_ROW_COUNTS = 32
-# From _MANY_ROWS on, T is a multiple in inference, so few values of T occur.
+# In inference, T from _MANY_ROWS on is rounded up to a multiple of _MULTIPLE.
 _MANY_ROWS = 256
 _MULTIPLE = 16
 
@@ -53,7 +53,7 @@ def find_tokens(input_mask, for_inference=False):
     Args:
       input_mask: <int32>[..., S], 1 for tokens and 0 for padding.
       for_inference: Whether T may be rounded up, by copies of the first row.
-        A gradient would count it several times.
+        A gradient would count that row several times.
 
     Returns:
       `token_indices` <int32>[T], the position of each row among all positions
@@ -87,7 +87,7 @@ def find_tokens_of_parts(input_mask, part_size, step):
     Args:
       input_mask: <int32>[R, ..., S], 1 for tokens and 0 for padding.
       part_size: Examples of a micro-batch; divides R.
-      step: T / part_size is a multiple of this, or the positions of an example.
+      step: T / part_size is a multiple of this, or all positions of an example.
 
     Returns:
       `token_indices` <int32>[R, T / part_size], the position of each row among
@@ -165,11 +165,11 @@ class Padded:
     for_inference: bool = False
 
     def select(self, values):
-        """Returns the rows of <...>[B, S, ...], the values of positions."""
+        """Returns the rows' values, from values of positions [B, S, ...]."""
         return values
 
     def select_positions(self, table):
-        """Returns the rows of <float>[S, H], which all sequences share."""
+        """Returns the rows' values, from <float>[S, H] for every sequence."""
         return table
 
     def restore(self, rows):
@@ -195,8 +195,8 @@ class Padded:
 
         Args:
           rows: <float>[B, S, H or 3 * H].
-          like: <float>[B, S, ...], for exports the input of the product: of a
-            product that was reshaped, tf2onnx gets the shape wrong.
+          like: <float>[B, S, ...], the product's input, whose sizes are read
+            instead: tf2onnx gets the sizes of a reshaped product wrong.
         """
         batch, length, _ = shape_of(rows if like is None else like)
         width = rows.shape[-1]

@@ -528,7 +528,7 @@ class BertForEmbeddings(bert_model.BertWithHead):
       A dictionary of `embedding` <float32>[B, H times the number of poolings].
 
     Raises:
-      UserError: If `pooling` has another name.
+      UserError: If `pooling` is unknown.
 
     Example:
       >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
