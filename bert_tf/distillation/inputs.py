@@ -61,7 +61,7 @@ def with_files(task: _Task, config: Flags) -> _Task:
         elif config.data_dir is not None:
             files |= _find_files(task, config.data_dir, kind)
     if is_own:
-        # Models from other programs store no columns, so assume one text.
+        # Models from other programs store no columns: assume one text column.
         columns = task.columns or Columns("text")
         task = dataclasses.replace(task, columns=columns.with_flags(config))
     return dataclasses.replace(task, files=files)

@@ -37,7 +37,7 @@ _TEACHER = "teacher"
 _SCOPE = "distillation"
 # Minimum squared norm of a state; otherwise padding of zeros would give NaN.
 _MIN_LENGTH = 1e-12
-# Smaller probabilities of attention are raised to this, as log(0) is infinite.
+# Attention probabilities below this are raised to it, as log(0) is infinite.
 _MIN_PROBABILITY = 1e-9
 
 

@@ -57,7 +57,7 @@ from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 
 _FLAG = "--teacher_dir"
-# Precedes the names of the teacher's metrics in the results.
+# Prefix of the teacher's metrics in the results, which also have the student's.
 PREFIX = "teacher_"
 
 # A student tagger is always fine-tuned, even if its teacher is feature-based.
@@ -75,7 +75,7 @@ _EMBEDDINGS = (
     "bert/embeddings/position_embeddings",
     "bert/embeddings/token_type_embeddings",
 )
-# Tokenizer settings that must agree for ids to mean the same tokens.
+# Student and teacher must agree in these, so that an id means the same token.
 _SAME_TEXT = {
     "vocabulary_hash": "a vocabulary of the hash",
     "lower_case": "lower case",
@@ -297,7 +297,7 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev rows may have it.
         changes["calibrates"] = task.may_calibrate(config)
-        # With a few-shot teacher's normalized vectors, it would learn slowly.
+        # With a few-shot teacher's normalized vectors, students learn slowly.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 
@@ -380,7 +380,7 @@ def choose_layers(
     """Returns the teacher's layer for each student layer, counted from 1.
 
     The default is g(m) = m * N / M, rounded up (Jiao et al., 2020, section
-    4.1). With M = 3 student and N = 12 teacher layers, it is 4, 8 and 12.
+    4.1): with M = 3 student and N = 12 teacher layers, layers 4, 8 and 12.
     """
     chosen = config.layers_of_flag()
     if chosen is None:

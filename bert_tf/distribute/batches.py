@@ -19,7 +19,7 @@ import tensorflow as tf
 from bert_tf import stateless_random
 from bert_tf.features import INPUT_MASK
 
-# Makes these random numbers differ from others drawn with the same seed.
+# Makes dropout's random numbers differ from others drawn with the same seed.
 _DROPOUT_STREAM = 21
 
 

@@ -90,8 +90,8 @@ def run(
     logging.info("%s, with %s.", what, config.runner)
     runner: Any = config.runner
     if runner == "DirectRunner":
-        # From its name, Beam would first try a program from the network, which
-        # supports no --direct_ option. So build the runner here.
+        # Given only a name, Beam would first try a program from the network,
+        # which supports no --direct_ option. So build the runner here.
         runner = fn_api_runner.FnApiRunner(
             provision_info=fn_runner.ExtendedProvisionInfo(
                 beam_provision_api_pb2.ProvisionInfo(
@@ -123,7 +123,7 @@ def run(
 
 
 def on_one_machine(config: BeamConfig, work_dir: str) -> bool:
-    """Returns true if all workers can access the launcher's disk."""
+    """Returns True if all workers can access the launcher's disk."""
     return config.runner == "DirectRunner" and "://" not in work_dir
 
 
@@ -136,7 +136,7 @@ def _options(config: BeamConfig) -> pipeline_options.PipelineOptions:
             f"{config.beam_options!r} ({error})."
         ) from error
     options = pipeline_options.PipelineOptions([*_DEFAULT_OPTIONS, *words])
-    # Job servers of other runners may accept more options than Beam declares.
+    # Check no other runner's options: its job server may accept more of them.
     if config.runner == "DirectRunner":
         given = options.get_all_options(retain_unknown_options=True)
         unknown = sorted(given.keys() - options.get_all_options().keys())

@@ -80,7 +80,7 @@ class Coordinator:
           remedy: What to do if the values differ, for the message.
 
         Raises:
-          UserError: If values differ; it names the worker and both values.
+          UserError: If values differ; names the worker and both values.
         """
         if self._cluster is None:
             return
@@ -117,7 +117,7 @@ class Coordinator:
 
     def _exchange(self, value: Any) -> list[Any]:
         """Returns the JSON values of all workers, on all workers."""
-        # float32 holds bytes exactly, and every kind of device can sum it.
+        # Send bytes as float32: exact, and every kind of device can sum them.
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         lengths = np.zeros(self.num_workers, np.float32)
         lengths[self.index] = own.size
@@ -144,7 +144,7 @@ class Coordinator:
         per_worker = self._strategy.num_replicas_in_sync // self.num_workers
 
         def own_values() -> tf.Tensor:
-            # Zeros elsewhere: the sum must not count a worker once per replica.
+            # A worker's other replicas add 0, or values would count repeatedly.
             context = tf.distribute.get_replica_context()
             replica = tf.convert_to_tensor(context.replica_id_in_sync_group)
             is_first = tf.equal(replica % per_worker, 0)

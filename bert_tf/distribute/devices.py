@@ -280,7 +280,7 @@ def build_strategy(
     if cluster is not None:
         return _build_workers_strategy(num_devices)
     devices = _prepare_devices(name, num_devices)
-    # `cluster` is None if there is one worker, which trains without a cluster.
+    # With one worker `cluster` is None: multi_worker_mirrored then means auto.
     if name in ("auto", "multi_worker_mirrored"):
         gpus = devices[0].startswith("GPU")
         several = gpus and len(devices) > 1

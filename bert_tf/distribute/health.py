@@ -5,7 +5,7 @@ a second or two. Its heartbeats stop, which TensorFlow reports to the other
 workers after ten seconds. Neither ends a call into the graph before its next
 reduction, and a step may take minutes. So a thread also checks the workers.
 
-The first worker that notices reports the loss, and all stop with one message.
+The first worker that notices reports it, and all stop with the same message.
 """
 
 import atexit
@@ -33,7 +33,7 @@ from bert_tf.errors import UserError
 _PERIOD = 5.0
 # Seconds to wait for the answer to a check.
 _CHECK_TIMEOUT = 5.0
-# Seconds after two failed checks in which training may notice the loss itself.
+# Seconds after two failed checks for training to notice a lost worker itself.
 _GRACE = 15.0
 # Seconds to write the last checkpoint once other workers are gone.
 _SECONDS_TO_FINISH = 600.0
@@ -148,7 +148,7 @@ def _report(kind: str, text: str) -> None:
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief forwards reports and is gone, or another report came first.
+        # The chief, which forwards reports, is gone; or another came earlier.
         logging.debug("Could not report to the other workers: %s", error)
 
 
@@ -175,7 +175,7 @@ class Watch:
 
     Args:
       cluster: The workers.
-      check: Returns a worker's error from its index; None if it responds.
+      check: Maps a worker's index to its error, or None if it responds.
       end_process: Ends the process with an error message.
       is_finishing: Returns whether training is writing its last checkpoint, so
         that the watch must wait.

@@ -39,7 +39,7 @@ OUT = "{out}"
 CLASSIFICATION, REGRESSION = "classification", "regression"
 MULTIPLE_CHOICE, TAGGING = "multiple_choice", "tagging"
 _SPLITS = ("train", "dev", "test")
-# Increase it when files are written differently; otherwise old files are used.
+# Increase this if files are written differently; otherwise old files are used.
 _FORMAT = 1
 # Without a dev file, taggers hold out the last fifth of the training sentences.
 _HELD_OUT = 5
@@ -185,7 +185,7 @@ def prepare(
     max_train: int | None = None,
     max_dev: int | None = None,
 ) -> Task:
-    """Writes a task's files as its script reads them, unless they exist.
+    """Writes a task's files in the format of its script, unless they exist.
 
     Keeps at most `max_train` training rows and `max_dev` rows of dev and test
     each. The sample depends only on the number of rows; taggers keep the first
@@ -269,7 +269,7 @@ def _sample(
         return rows[:most]  # Keeps the sentences of a document together.
     kept = set(random.Random(0).sample(range(len(rows)), most))
     if split == "train" and kind == CLASSIFICATION:
-        # A dev label that no training row has would be an error.
+        # Keep a row of each label: scripts refuse dev labels without one.
         first = {x["label"]: i for i, x in reversed([*enumerate(rows)])}
         seen = {rows[index]["label"] for index in kept}
         kept |= {first[label] for label in first.keys() - seen}
@@ -406,7 +406,7 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
             f"{len(sizes)} in {', '.join(names)}."
         )
     places = sorted(sizes)
-    # A part takes documents until their sizes reach its limit.
+    # Each file gets documents until their sizes reach its limit.
     before = [0, *itertools.accumulate(sizes[x] for x in places)]
     held_out = scale["held_out_megabytes"] * _MEGABYTE
     held_out = min(held_out, _HELD_OUT_SHARE * before[-1])

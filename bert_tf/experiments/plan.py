@@ -42,7 +42,7 @@ _FIRST_SEED = 12345
 # A script, such as "run/pretrain.py", and its flags.
 Command = tuple[str, Mapping[str, Any]]
 Values = dict[str, Any]
-# A variant of pretraining in tables.json, with its name and perhaps a size.
+# A variant in tables.json, with its `name` and, if not the base, its `size`.
 Variant = Values
 
 
@@ -236,7 +236,7 @@ class Plan:
         flags |= {**start.flags, **task.flags, **own}
         flags |= {"do_train": True, "do_eval": True, "output_dir": HERE}
         how = [x for x in own.values() if isinstance(x, str)]
-        # A cell's name gets a placeholder's name without the hash.
+        # In a cell's name, {model-1a2b3c4d} becomes model, without the hash.
         how = [x[1:].partition("-")[0] if x in self.places else x for x in how]
         # If all predictions are one label, the correlation is 0.
         majority = {"matthews_correlation": 0.0, "accuracy": task.majority}

@@ -217,8 +217,8 @@ def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
       the differences by seed, over the square root of the number of seeds.
     - The rows have different seeds, two or more each: Welch's standard error.
     - A row has one seed: no error, unless both rows are single cells with
-      standard errors, as perplexities on held-out text have. These errors are
-      added as if they were independent, which overestimates the error.
+      standard errors, as perplexities on held-out text have. They are combined
+      as independent errors, which overestimates the error.
 
     Returns:
       The `difference`, its standard `error` or None, and the `method`. If there
@@ -359,7 +359,7 @@ def _table(table: Values) -> list[str]:
         for column in table["columns"]:
             parts += _column(table, column)
     if paper and all(value["paper"] is None for value in values):
-        # The paper has none of our rows, as with other sizes: show its table.
+        # The paper lacks our rows, as for other model sizes: show its table.
         lines = []
         for row in paper["rows"].values():
             numbers = [_number(row["values"].get(x)) for x in paper["columns"]]
@@ -407,7 +407,7 @@ def _column(table: Values, column: Values) -> list[str]:
 
 
 def _spread(value: Values) -> dict[str, str]:
-    """Returns the range of scores, and how many are at most the majority's."""
+    """Returns the range of scores, and how many do not beat the majority."""
     scores = [x["score"] for x in value["scores"]]
     shown = f"{min(scores):.2f}, {max(scores):.2f}" if scores else _NOTHING
     found = {"from, to": shown, "at or below the majority class": _NOTHING}

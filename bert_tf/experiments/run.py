@@ -63,7 +63,7 @@ def run(config: Flags) -> None:
             plan, _ = make_plan(config, folder)
         sys.stdout.write(Runner(config.output_dir, plan).describe())
         return
-    # One process at a time, as several machines may start at once.
+    # Lock the folder, as several machines may start at once.
     with locks.exclusive(f"{config.output_dir}/data", "writes"):
         plan, built = make_plan(config, config.output_dir)
         for table in built:

@@ -68,7 +68,7 @@ class ObjectiveSource:
         return TaskObjective(self._reader.task)
 
     def finish(self, model: keras.Model, devices: Devices) -> None:
-        """Sets weights that depend on the trained ones, once after training."""
+        """Sets weights that depend on the trained weights, after training."""
 
     def tune(self, task: Task) -> Task:
         """Returns the task with the thresholds to use without a dev set."""

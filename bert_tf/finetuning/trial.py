@@ -51,7 +51,7 @@ BEST_FOLDER = "best"
 
 # Lines of metrics per trial, unless --iterations_per_loop is set.
 _METRICS_LINES = 100
-# Number of batches from which the share of tokens and padding is estimated.
+# Number of batches from which tokens per example and padding are estimated.
 _SAMPLED_BATCHES = 32
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
@@ -416,7 +416,7 @@ def _find_reached(
     """Returns for each variable whether the loss depends on it.
 
     Traces the graph of a step without running it. All layers share one graph
-    to save time. The step reuses the compiled chains traced here for `specs`.
+    to save time. The step reuses the chains of `fused` traced here for `specs`.
     """
     reached: dict[str, bool] = {}
 

@@ -1,7 +1,7 @@
 """Flags of all fine-tuning scripts, and the grid of hyperparameters.
 
 Names and defaults come from the original's run_classifier.py and run_squad.py
-where these have the flag.
+where these scripts have the flag.
 """
 
 import dataclasses

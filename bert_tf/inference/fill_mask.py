@@ -129,7 +129,7 @@ class Candidate(NamedTuple):
     """One predicted token for a [MASK].
 
     Attributes:
-      probability: Its probability; the whole vocabulary sums to 1.
+      probability: Its probability; all tokens of the vocabulary sum to 1.
     """
 
     token: str
@@ -203,7 +203,7 @@ class FillMask:
         return candidates
 
     def _check(self, text: str, length: int) -> None:
-        """Refuses a text without [MASK] or of too many tokens."""
+        """Refuses a text without [MASK] or with too many tokens."""
         if MASK not in text:
             raise UserError(
                 f"The text must contain at least one {MASK}, in capitals. "

@@ -333,7 +333,7 @@ def build_predictor(
     unpads = unpadding.choose(
         unpad,
         devices.kind,
-        # Always pays: gathers cost no more than transposing; nothing compiles.
+        # Always pays: a gather is as fast as a transpose; no step is compiled.
         lambda: True,
         reads_padding=task.reads_padding,
     )

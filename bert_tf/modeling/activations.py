@@ -47,7 +47,7 @@ def _tanh_derivative(x):
 # TensorFlow's optimizer orders products with a constant by the operations'
 # names. These differ if layers are calls of one tf.function, so the layers
 # would round differently. The functions _ordered_* fix the order of a graph
-# without functions; where needed by MulNoNan, which is never reordered.
+# without functions; some products use MulNoNan, which is never reordered.
 _is_in_function = contextvars.ContextVar("is_in_function", default=False)
 
 

@@ -24,7 +24,7 @@ from bert_tf.modeling import layers
 class BiLSTM(layers.BasicLayer):
     """An LSTM from left to right and another from right to left.
 
-    Both skip padding: their states do not change there, so the results do not
+    Both LSTMs skip padding: states do not change there, so the results do not
     depend on the length of the padding. The states are float32; products are
     computed in the compute dtype. Weights are initialized as in
     `keras.layers.LSTM`.

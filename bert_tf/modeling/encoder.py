@@ -113,14 +113,14 @@ class Encoder(layers.BertLayer):
         self, hidden_states, attention_bias, dropout_seeds=None, layout=None
     ):
         arguments = {"dropout_seeds": dropout_seeds, "layout": layout}
-        # Seeds are None outside of training, which keeps nothing to recompute.
+        # Seeds are None outside of training, where no activations are kept.
         if self.remat and dropout_seeds is not None:
             return self._rematerialize(
                 hidden_states, attention_bias, arguments
             ), []
-        # `fit` has batches of unknown size. In the training step of scripts,
-        # with or without chains, a shared function would make TensorFlow add
-        # gradients in another order, which would change results.
+        # Only `fit` has batches of unknown size. In the training step of
+        # scripts, with `fuse` or without, a shared function would make
+        # TensorFlow add gradients in another order and change results.
         is_fit = attention_bias.shape[0] is None and not self.fuse
         is_shared = self.shares_graph or (is_fit and dropout_seeds is not None)
         if is_shared and not (self.needs_weights or tf.executing_eagerly()):

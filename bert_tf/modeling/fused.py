@@ -9,8 +9,8 @@ TensorFlow derives the gradient.
 The compiled gradients are written by hand. They compute the chain again, which
 costs less than reading stored intermediates, and keep no dropout mask. They
 keep two numbers per normalized row, because XLA sums a row slowly, element by
-element. A separate compiled function sums over rows: in the loop that makes
-the rows, XLA would repeat that loop for each column.
+element. A separate compiled function sums over rows: in the same function, XLA
+would repeat the loop that makes the rows for each column.
 
 All arithmetic is in float32, whatever the arguments' dtype. `keys` come from
 `dropout.draw_keys`; None means no dropout.

@@ -21,7 +21,7 @@ from bert_tf.modeling import fused
 from bert_tf.modeling import layers
 
 _FOUR = 4
-# The minimum number of encoder layers; 1 for all other combinations.
+# Layer combination to the minimum number of encoder layers; others need 1.
 _LEAST_LAYERS = {
     "second_to_last_hidden": 2,
     "weighted_sum_last_four_hidden": _FOUR,
@@ -97,7 +97,7 @@ def pool_tokens(
       <float32>[B, H times the number of poolings].
     """
     states = tf.cast(sequence, tf.float32)
-    # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
+    # TensorFlow Lite cannot convert [..., tf.newaxis], so expand the axis.
     is_token = tf.expand_dims(input_mask, -1) > 0
     # Clients may send rows of padding only, so avoid a division by 0.
     count = tf.maximum(tf.reduce_sum(tf.cast(is_token, tf.float32), 1), 1.0)

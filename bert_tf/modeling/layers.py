@@ -207,9 +207,9 @@ class Projection(BasicLayer):
       <float>[..., width] in the compute dtype.
 
     Attributes:
-      column_scales: <float32>[width] or None: `affine` divides columns by these
-        and multiplies them again afterwards, so that a quantized kernel in
-        between can have one scale for all columns.
+      column_scales: <float32>[width] or None: `affine` divides the kernel's
+        columns by these and multiplies its result by them, so that a quantized
+        kernel can have one scale for all columns.
       input_scales: <float32>[input width]: `affine` divides the columns of
         inputs by these and multiplies the kernel's rows, for the same reason;
         None if and only if `column_scales` is None.
@@ -291,7 +291,7 @@ class Projection(BasicLayer):
         return tf.matmul(tf.cast(rows, self.compute_dtype), kernel)
 
     def _with_width(self, rows, inputs):
-        # Avoid a reshape: TensorFlow could not fuse product and addition then.
+        # A reshape would keep TensorFlow from fusing product and addition.
         if inputs.shape.rank == 2:
             return rows
         return self._reshape(rows, inputs)

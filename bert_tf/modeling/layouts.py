@@ -79,7 +79,7 @@ def find_tokens(input_mask, for_inference=False):
 
 
 def find_tokens_of_parts(input_mask, part_size, step):
-    """Returns the inputs for layouts with one T in all micro-batches.
+    """Returns the inputs for layouts with the same T in all micro-batches.
 
     T is rounded up. The masks 1 1 0 and 1 0 0, in one micro-batch with `step`
     1, get 2 rows each: indices 0 1 and 3 2, places 0 1 3 and 2 4 5.
@@ -99,7 +99,7 @@ def find_tokens_of_parts(input_mask, part_size, step):
     size = part_size * per_example
     is_token = tf.cast(tf.reshape(input_mask, [-1, size]) > 0, tf.int32)
     num_tokens = tf.reduce_sum(is_token, axis=-1, keepdims=True)
-    # Tokens of an example, on average over the fullest micro-batch.
+    # Average tokens of an example in the fullest micro-batch, rounded up.
     least = -(-tf.reduce_max(num_tokens) // part_size)
     num_rows = tf.minimum(tf.maximum(-(-least // step), 1) * step, per_example)
     places = tf.where(
@@ -188,7 +188,7 @@ class Padded:
         return dropout.draw_keys(seeds, dropout_id)
 
     def split_heads(self, rows, like=None):
-        """Returns the heads of rows, <float>[B, N, S, D].
+        """Splits rows into heads, <float>[B, N, S, D].
 
         In the form for inference rows are queries, keys and values side by
         side, and the result is [3, B, N, S, D].
@@ -209,7 +209,7 @@ class Padded:
         return tf.transpose(rows, [2, 0, 3, 1, 4])
 
     def merge_heads(self, heads):
-        """Returns the rows of heads <float>[B, N, S, D]."""
+        """Merges heads <float>[B, N, S, D] into rows."""
         batch, number, length, size = shape_of(heads)
         merged = tf.transpose(heads, [0, 2, 1, 3])
         return tf.reshape(merged, [batch, length, number * size])
@@ -244,8 +244,8 @@ class Unpadded:
             self._sequences[:, tf.newaxis] * num_heads + head
         ) * self._length + self._positions[:, tf.newaxis]
         # Positions without a row read a row of zeros after the last row. In
-        # attention they read the first row, which saves appending zeros: the
-        # keys of padding are masked, and nothing reads its queries.
+        # attention they read the first row, which saves appending zeros: keys
+        # of padding are masked, and the results of its queries are never read.
         num_rows = tf.size(indices)
         self._places = tf.minimum(places, num_rows)
         self._heads_of_positions = self._find_heads(
