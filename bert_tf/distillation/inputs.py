@@ -24,7 +24,7 @@ def read(config: Flags) -> TaskFiles | None:
 
     Returns:
       The files with their data; None if the files cannot be checked before the
-      teacher is read, as if the teacher's format has no task.json.
+      teacher is read, for instance if its format has no task.json.
 
     Raises:
       UserError: If a flag does not fit the teacher's task, a file lacks a

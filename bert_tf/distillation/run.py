@@ -380,7 +380,7 @@ def choose_layers(
     """Returns the teacher's layer for each student layer, counted from 1.
 
     The default is g(m) = m * N / M, rounded up (Jiao et al., 2020, section
-    4.1): with M = 3 student and N = 12 teacher layers, layers 4, 8 and 12.
+    4.1). M = 3 student layers and N = 12 teacher layers give 4, 8 and 12.
     """
     chosen = config.layers_of_flag()
     if chosen is None:

@@ -148,7 +148,7 @@ def _report(kind: str, text: str) -> None:
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief, which forwards reports, is gone; or another came earlier.
+        # The chief, which forwards reports, is gone; or a report came earlier.
         logging.debug("Could not report to the other workers: %s", error)
 
 

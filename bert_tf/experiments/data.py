@@ -388,7 +388,7 @@ def corpus_name(sums: Mapping[str, str], scale: Values) -> str:
 def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
     """Writes the held-out and the training text, unless they exist.
 
-    Documents are held out until they have the scale's size, or 2% if that is
+    Documents are held out until they reach the scale's size, or 2% if that is
     less. Example: documents have 1, 2 and 97 MB, in the order of their hashes.
     The first two are held out, as the first alone has less than 2%.
 

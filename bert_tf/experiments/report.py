@@ -217,8 +217,8 @@ def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
       the differences by seed, over the square root of the number of seeds.
     - The rows have different seeds, two or more each: Welch's standard error.
     - A row has one seed: no error, unless both rows are single cells with
-      standard errors, as perplexities on held-out text have. They are combined
-      as independent errors, which overestimates the error.
+      standard errors, as perplexities on held-out text have. Both errors are
+      combined as if they were independent, which overestimates the error.
 
     Returns:
       The `difference`, its standard `error` or None, and the `method`. If there

@@ -30,7 +30,7 @@ from bert_tf.training.preemption import Preemption
 
 # The folder in --output_dir with a folder for each of several trials.
 RUNS_FOLDER = "runs"
-# In an identity, this precedes the name of the flag that names the model.
+# In an identity, this precedes the name of the flag that gives the model.
 _MODEL_OF = "the model of --"
 _REVISION = "the revision of the model"
 

@@ -129,7 +129,7 @@ class Candidate(NamedTuple):
     """One predicted token for a [MASK].
 
     Attributes:
-      probability: Its probability; all tokens of the vocabulary sum to 1.
+      probability: The token's; the vocabulary's probabilities sum to 1.
     """
 
     token: str
