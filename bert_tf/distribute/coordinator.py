@@ -144,7 +144,7 @@ class Coordinator:
         per_worker = self._strategy.num_replicas_in_sync // self.num_workers
 
         def own_values() -> tf.Tensor:
-            # Only a worker's first replica adds values, so that they count once.
+            # Only a worker's first replica adds values, so each counts once.
             context = tf.distribute.get_replica_context()
             replica = tf.convert_to_tensor(context.replica_id_in_sync_group)
             is_first = tf.equal(replica % per_worker, 0)
