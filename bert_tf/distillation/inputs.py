@@ -1,4 +1,4 @@
-"""The files of run/distill.py, read before TensorFlow is imported."""
+"""Reads the data files of run/distill.py before TensorFlow is imported."""
 
 import dataclasses
 from typing import TypeVar
@@ -20,11 +20,11 @@ _Task = TypeVar("_Task", bound=TaskFiles)
 
 
 def read(config: Flags) -> TaskFiles | None:
-    """Reads the files in the flags, in the form that task.json describes.
+    """Reads the flags' files, in the form that the teacher's task.json states.
 
     Returns:
       The files with their data; None if the files cannot be checked before the
-      teacher is read, as with models in other formats.
+      teacher is read, for instance if its format has no task.json.
 
     Raises:
       UserError: If a flag does not fit the teacher's task, a file lacks a
@@ -61,7 +61,7 @@ def with_files(task: _Task, config: Flags) -> _Task:
         elif config.data_dir is not None:
             files |= _find_files(task, config.data_dir, kind)
     if is_own:
-        # Models of other programs store no columns, so assume one text.
+        # Models from other programs store no columns: assume one text column.
         columns = task.columns or Columns("text")
         task = dataclasses.replace(task, columns=columns.with_flags(config))
     return dataclasses.replace(task, files=files)

@@ -8,7 +8,7 @@ Sources:
 
 Shapes:
   B: batch size.
-  K: alternatives.
+  K: alternatives that the logits score.
   N: attention heads.
   S: sequence length.
   H: hidden size of the student.
@@ -30,14 +30,14 @@ from bert_tf.tasks.task import SoftTargets
 from bert_tf.tasks.task import Task
 from bert_tf.training import losses as label_losses
 
-# Feature <float32>[B]: 1 for labeled rows, else 0; absent if all have labels.
+# Feature <float32>[B]: 1 for labeled rows, else 0; absent if all are labeled.
 IS_LABELED = "is_labeled"
 # Key of the teacher's outputs among the features of a step.
 _TEACHER = "teacher"
 _SCOPE = "distillation"
-# Minimum length of a state, so that padding of length 0 does not give NaN.
+# Minimum squared norm of a state; otherwise padding of zeros would give NaN.
 _MIN_LENGTH = 1e-12
-# Minimum probability, so that the logarithm of 0 is finite.
+# Attention probabilities below this are raised to it, as log(0) is infinite.
 _MIN_PROBABILITY = 1e-9
 
 
@@ -54,7 +54,7 @@ class LayerPairs:
       stddev: Standard deviation of the matrix's initial values.
 
     Attributes:
-      variables: Name to the matrix; empty without a matrix.
+      variables: The matrix by its path; empty if no matrix is needed.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LayerPairs:
     def hidden_states(
         self, student: Mapping[str, Any], teacher: Mapping[str, Any]
     ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns pairs of embeddings, then layers, <float>[B, ..., S, I]."""
+        """Returns (student, teacher) states by layer, <float>[B, ..., S, I]."""
         mine = [student["embedding_output"], *student["encoder_outputs"]]
         theirs = [
             teacher["embedding_output"],
@@ -124,7 +124,7 @@ class DistillationObjective(label_losses.Objective):
       flags: The flags of run/distill.py.
 
     Attributes:
-      variables: Name to variable, for trained weights outside the model.
+      variables: The trained weights outside the model, by path.
     """
 
     inputs = task_prediction.MODEL_INPUTS
@@ -153,7 +153,7 @@ class DistillationObjective(label_losses.Objective):
         self.metrics = ("loss", *(f"{part}_loss" for part in self._parts))
 
     def add_targets(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the rows with the teacher's outputs, without dropout."""
+        """Adds the teacher's outputs, computed without dropout, to the rows."""
         if self._parts.keys() <= {"label"}:
             return rows
         outputs = self._teacher(
@@ -235,13 +235,13 @@ class DistillationObjective(label_losses.Objective):
 
 
 def _sum_over_tokens(losses, rows):
-    """Returns <float32>[]: the mean of losses <float32>[B, ..., S], summed."""
+    """Sums the mean of losses <float32>[B, ..., S] over tokens: <float32>[]."""
     mean = tf.add_n(losses) / len(losses)
     return tf.reduce_sum(mean * _token_weights(rows))
 
 
 def _token_weights(rows):
-    """Returns <float32>[B, ..., S], 0 for padding."""
+    """Returns <float32>[B, ..., S]: 1 for tokens, 0 for padding."""
     return tf.cast(rows[INPUT_MASK.name], tf.float32)
 
 
@@ -256,8 +256,8 @@ def soft_target_losses(
     Hinton et al., section 2: both logits are divided by the temperature T, and
     the loss is multiplied by T squared, so that gradients keep the size that
     they have at T = 1. The loss is the Kullback-Leibler divergence: the cross
-    entropy minus the teacher's entropy. The entropy changes no gradient, and
-    makes the loss 0 if the student equals its teacher.
+    entropy minus the teacher's entropy. Subtracting the entropy changes no
+    gradient, but makes the loss 0 if the student equals its teacher.
 
     Returns:
       <float32>[B, ...], the shape of the logits without their last axis. By

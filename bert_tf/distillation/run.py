@@ -1,9 +1,9 @@
 """Runs distillation: fine-tuning with a teacher in addition to labels.
 
 Distillation differs from fine-tuning in the initial model (the student), its
-task and data, and the objective (`Teacher`). A new student has a shape of the
-paper's size family: L layers of width H with A heads (Turc et al., 2019,
-https://arxiv.org/abs/1908.08962).
+task and data, and the objective (`Teacher`). A new student has L layers of
+width H with A heads, like the small models of Turc et al., 2019
+(https://arxiv.org/abs/1908.08962).
 
 Shapes:
   B: batch size.
@@ -57,10 +57,10 @@ from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 
 _FLAG = "--teacher_dir"
-# Precedes the names of the teacher's metrics in the results.
+# Prefix of the teacher's metrics in the results, which also have the student's.
 PREFIX = "teacher_"
 
-# A student tagger is always fine-tuned, even if its teacher reads features.
+# A student tagger is always fine-tuned, even if its teacher is feature-based.
 _FINE_TUNED = {
     "approach": "fine_tuning",
     "layer_combination": None,
@@ -75,12 +75,12 @@ _EMBEDDINGS = (
     "bert/embeddings/position_embeddings",
     "bert/embeddings/token_type_embeddings",
 )
-# Tokenizer settings that must agree for ids to mean the same tokens.
+# Student and teacher must agree in these, so that an id means the same token.
 _SAME_TEXT = {
     "vocabulary_hash": "a vocabulary of the hash",
     "lower_case": "lower case",
 }
-# A student layer can copy a teacher layer if these are equal.
+# A student layer can copy a teacher layer if these sizes are equal.
 _LAYER_SHAPE = ("hidden_size", "num_attention_heads", "intermediate_size")
 
 
@@ -297,7 +297,7 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev rows may have it.
         changes["calibrates"] = task.may_calibrate(config)
-        # Embeddings of length 1, as few-shot teachers have, would learn slowly.
+        # With a few-shot teacher's normalized vectors, students learn slowly.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 
@@ -326,7 +326,7 @@ class MixedFeatures:
         """Returns a batch that may hold rows of both kinds.
 
         Args:
-          indices: <int64>[B], the rows; from len(labeled) on, unlabeled ones.
+          indices: <int64>[B], the rows; unlabeled rows start at len(labeled).
           length: T, at least the length of the longest row.
 
         Returns:
@@ -341,7 +341,7 @@ class MixedFeatures:
         batch = {IS_LABELED: is_labeled.astype(np.float32)}
         for name, value in mine.items():
             other = theirs.get(name, np.zeros([0, *value.shape[1:]]))
-            # The kinds may differ in the number of choices; take the larger.
+            # Unlabeled rows may have more or fewer choices: take the larger.
             shape = np.maximum(value.shape[1:], other.shape[1:])
             rows = np.zeros([len(indices), *shape], value.dtype)
             _put(rows, is_labeled, value)
@@ -352,7 +352,7 @@ class MixedFeatures:
 
 
 def _put(rows: np.ndarray, which: np.ndarray, values: np.ndarray) -> None:
-    """Sets some rows; entries beyond the axes of `values` stay 0."""
+    """Sets the rows in `which`; entries beyond the axes of `values` stay 0."""
     parts = tuple(slice(size) for size in values.shape[1:])
     rows[(np.flatnonzero(which), *parts)] = values
 
@@ -380,7 +380,7 @@ def choose_layers(
     """Returns the teacher's layer for each student layer, counted from 1.
 
     The default is g(m) = m * N / M, rounded up (Jiao et al., 2020, section
-    4.1): for M = 3 student and N = 12 teacher layers 4, 8 and 12.
+    4.1). M = 3 student layers and N = 12 teacher layers give 4, 8 and 12.
     """
     chosen = config.layers_of_flag()
     if chosen is None:
@@ -435,7 +435,7 @@ def _project_embeddings(
     lacks.
     """
     words = teacher.weights[_EMBEDDINGS[0]]
-    # Sorted ascending, so the last vectors have the largest variance.
+    # `eigh` sorts ascending, so the last vectors have the largest variance.
     _, vectors = np.linalg.eigh(words.T @ words)
     projection = vectors[:, -student.config.hidden_size :]
     projected = {x: teacher.weights[x] @ projection for x in _EMBEDDINGS}

@@ -2,11 +2,11 @@
 
 Each row of a batch is computed exactly once, on any number of replicas. If the
 replicas cannot share a batch evenly, blank rows fill up the last shares. All
-features of a blank row are 0; losses ignore it because of its `input_mask`.
+features of a blank row are 0; losses ignore it, as its `input_mask` is 0.
 
 Shapes:
-  B: examples of a step, all replicas and micro-batches.
-  R: rows of a replica, blank ones included.
+  B: examples of a step, over all replicas and micro-batches.
+  R: rows of a replica in a step, including blank rows.
 """
 
 import dataclasses
@@ -19,16 +19,16 @@ import tensorflow as tf
 from bert_tf import stateless_random
 from bert_tf.features import INPUT_MASK
 
-# Keeps these random numbers apart from others drawn with the same seed.
+# Makes dropout's random numbers differ from others drawn with the same seed.
 _DROPOUT_STREAM = 21
 
 
 @dataclasses.dataclass(frozen=True)
 class StepPlan:
-    """How the examples of a step are split over replicas and micro-batches.
+    """The split of a step's examples over replicas and micro-batches.
 
-    Example: 10 examples on 2 replicas, at most 3 rows at once: replica 0
-    computes rows 0 to 2 and 3 to 5, replica 1 rows 6 to 8, 9 and 2 blank rows.
+    Example: 10 examples, 2 replicas, at most 3 rows in a micro-batch. Replica 0
+    computes rows 0-2, then 3-5; replica 1 rows 6-8, then 9 and 2 blank rows.
 
     Attributes:
       batch_size: Examples of a step, B.

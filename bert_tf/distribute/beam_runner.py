@@ -1,4 +1,4 @@
-"""Runs Apache Beam pipelines and returns the errors of their steps.
+"""Runs Apache Beam pipelines, and raises the errors of their steps.
 
 Beam reports an exception of a step late, after many retries, as text between
 tracebacks, or not at all. So a step writes each `UserError` into a folder that
@@ -39,7 +39,7 @@ class Step(beam.DoFn):
 
     Attributes:
       work_dir: A folder that all workers and the launcher share.
-      function: Returns the elements of the next step, or None.
+      function: Returns the inputs of the next step; None if there are none.
     """
 
     work_dir: str
@@ -77,7 +77,7 @@ def run(
       work_dir: The folder of the pipeline's steps.
       what: A description of the pipeline for the log.
       elements: The inputs of the first step.
-      *steps: Steps, or functions of importable modules.
+      *steps: Steps, or functions that the workers can import.
 
     Raises:
       UserError: If an option is unknown or missing, or if a step raised a
@@ -90,8 +90,8 @@ def run(
     logging.info("%s, with %s.", what, config.runner)
     runner: Any = config.runner
     if runner == "DirectRunner":
-        # Given the name, Beam would first try a program from the network that
-        # supports no --direct_ option, so build the runner here.
+        # Given only a name, Beam would first try a program from the network,
+        # which supports no --direct_ option. So build the runner here.
         runner = fn_api_runner.FnApiRunner(
             provision_info=fn_runner.ExtendedProvisionInfo(
                 beam_provision_api_pb2.ProvisionInfo(
@@ -123,7 +123,7 @@ def run(
 
 
 def on_one_machine(config: BeamConfig, work_dir: str) -> bool:
-    """Returns true if all workers can access the launcher's disk."""
+    """Returns True if all workers can access the launcher's disk."""
     return config.runner == "DirectRunner" and "://" not in work_dir
 
 
@@ -136,7 +136,7 @@ def _options(config: BeamConfig) -> pipeline_options.PipelineOptions:
             f"{config.beam_options!r} ({error})."
         ) from error
     options = pipeline_options.PipelineOptions([*_DEFAULT_OPTIONS, *words])
-    # The job servers of other runners may have more options: skip the check.
+    # Check no other runner's options: its job server may accept more of them.
     if config.runner == "DirectRunner":
         given = options.get_all_options(retain_unknown_options=True)
         unknown = sorted(given.keys() - options.get_all_options().keys())

@@ -1,7 +1,7 @@
-"""Exchanges values between the workers of a run, and makes them wait.
+"""Exchanges values between the workers of a run, and synchronizes them.
 
 Every method but `finishing` is collective: all workers must call it, in the
-same order, or they wait forever. In a run of one process they do nothing.
+same order, or they wait forever. In a run of one process, no method waits.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ from absl import logging
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.errors import UserError
 
-# Reductions have at least 2**10 values, so that most share one graph.
+# Reductions have at least 2**10 values, so that most of them share one graph.
 _MIN_SIZE_LOG2 = 10
 
 
 class Coordinator:
-    """Exchanges values between the workers of a run, and makes them wait.
+    """Exchanges values between the workers of a run, and synchronizes them.
 
     Args:
       cluster: The workers; None for a run of one process.
@@ -80,7 +80,7 @@ class Coordinator:
           remedy: What to do if the values differ, for the message.
 
         Raises:
-          UserError: If values differ; it names the worker and both values.
+          UserError: If values differ; names the worker and both values.
         """
         if self._cluster is None:
             return
@@ -117,7 +117,7 @@ class Coordinator:
 
     def _exchange(self, value: Any) -> list[Any]:
         """Returns the JSON values of all workers, on all workers."""
-        # float32 holds bytes exactly, and every kind of device can sum it.
+        # Send bytes as float32: exact, and every kind of device can sum them.
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         lengths = np.zeros(self.num_workers, np.float32)
         lengths[self.index] = own.size
@@ -132,7 +132,7 @@ class Coordinator:
 
     def _add_up(self, values: np.ndarray) -> np.ndarray:
         """Returns <float32>[...], the sum of the workers' values."""
-        # Each new size is traced again, so round up to a power of two.
+        # Each new size needs another graph, so round up to a power of two.
         size = 2 ** max(_MIN_SIZE_LOG2, (values.size - 1).bit_length())
         padded = np.zeros(size, np.float32)
         padded[: values.size] = values.ravel()
@@ -144,7 +144,7 @@ class Coordinator:
         per_worker = self._strategy.num_replicas_in_sync // self.num_workers
 
         def own_values() -> tf.Tensor:
-            # Otherwise the sum would count each worker once per replica.
+            # Only a worker's first replica adds values, so each counts once.
             context = tf.distribute.get_replica_context()
             replica = tf.convert_to_tensor(context.replica_id_in_sync_group)
             is_first = tf.equal(replica % per_worker, 0)

@@ -53,7 +53,7 @@ class Precision:
 
     @property
     def policy(self) -> str:
-        """The Keras dtype policy; weights stay float32 in each."""
+        """The Keras dtype policy; weights stay float32 in every policy."""
         return "float32" if self.name == "float32" else f"mixed_{self.name}"
 
     @property
@@ -68,7 +68,7 @@ class Devices:
 
     Attributes:
       kind: "CPU", "GPU" or "TPU".
-      coordinator: Exchanges values between the workers, and makes them wait.
+      coordinator: Exchanges values between the workers; synchronizes them.
       cluster: The workers; None for a run of one process.
       xla: `--xla`; "auto" in scripts without that flag.
       deterministic: Whether operations repeat their results bit for bit.
@@ -86,8 +86,8 @@ class Devices:
 
     @property
     def fuse(self) -> bool:
-        """True if the chains between the matrix products are compiled."""
-        # On a TPU the whole step is compiled, so chains need no compilation.
+        """True if the operations between matrix products are compiled."""
+        # On a TPU the whole step is compiled, so its parts need not be.
         return self.kind != "TPU" and self.xla != "off"
 
     @contextlib.contextmanager
@@ -108,7 +108,7 @@ class Devices:
 
 
 def prepare(flags: DeviceConfig) -> Devices:
-    """Chooses and logs devices and precision, and makes runs repeatable.
+    """Chooses and logs the devices, the precision and determinism.
 
     Call it before TensorFlow computes anything: with several workers it waits
     until all of them are running.
@@ -273,14 +273,14 @@ def build_strategy(
         `check_worker`; None for a run of one process.
 
     Raises:
-      UserError: If there are fewer devices.
+      UserError: If devices are missing, or "one_device" is to use several.
     """
     if name == "tpu":
         return _build_tpu_strategy(tpu)
     if cluster is not None:
         return _build_workers_strategy(num_devices)
     devices = _prepare_devices(name, num_devices)
-    # A cluster of one worker has `cluster` None and trains as one machine.
+    # With one worker `cluster` is None: multi_worker_mirrored then means auto.
     if name in ("auto", "multi_worker_mirrored"):
         gpus = devices[0].startswith("GPU")
         several = gpus and len(devices) > 1
@@ -408,7 +408,7 @@ def _choose_precision(device_type: str) -> Precision:
     if flags:
         return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
     names = ", ".join(packed_weights.BFLOAT16_FLAGS)
-    # The factor was measured with cpu.flags, on a CPU with such units.
+    # The factor was measured with cpu.flags, on a CPU that has bfloat16 units.
     longer = "steps take about 1.4 times as long as in bfloat16"
     return Precision("float32", f"the CPU has none of {names}; {longer}")
 

@@ -1,11 +1,11 @@
 """Worker health: detects workers that die or hang, and stops the run.
 
-Three signs reveal a lost worker. Its neighbors' connections break within a
-second or two. Its heartbeats stop, which TensorFlow reports to the other
-workers after ten seconds. These two end a call into the graph only at its next
-reduction, and a step may take minutes, so a thread also checks the workers.
+A lost worker is noticed in three ways. Its neighbors' connections break within
+a second or two. Its heartbeats stop, which TensorFlow reports to the other
+workers after ten seconds. Neither ends a call into the graph before its next
+reduction, and a step may take minutes. So a thread also checks the workers.
 
-The first worker that notices reports the loss, and all stop with one message.
+The first worker that notices reports it, and all stop with the same message.
 """
 
 import atexit
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from absl import logging
 
-# Only this internal module of TensorFlow checks the health of workers.
+# TensorFlow has no public function that checks the health of workers.
 from tensorflow.python.eager import context
 
 from bert_tf.distribute.cluster import Cluster
@@ -33,7 +33,7 @@ from bert_tf.errors import UserError
 _PERIOD = 5.0
 # Seconds to wait for the answer to a check.
 _CHECK_TIMEOUT = 5.0
-# Seconds after two failed checks in which training may notice the loss itself.
+# Seconds after two failed checks for training to notice a lost worker itself.
 _GRACE = 15.0
 # Seconds to write the last checkpoint once other workers are gone.
 _SECONDS_TO_FINISH = 600.0
@@ -148,7 +148,7 @@ def _report(kind: str, text: str) -> None:
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief forwards reports and may be gone, or another came first.
+        # The chief, which forwards reports, is gone; or a report came earlier.
         logging.debug("Could not report to the other workers: %s", error)
 
 
@@ -175,7 +175,7 @@ class Watch:
 
     Args:
       cluster: The workers.
-      check: Returns a worker's error from its index; None if it responds.
+      check: Maps a worker's index to its error, or None if it responds.
       end_process: Ends the process with an error message.
       is_finishing: Returns whether training is writing its last checkpoint, so
         that the watch must wait.

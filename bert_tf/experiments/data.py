@@ -1,4 +1,4 @@
-"""Tasks in the folders of --data_dir and the corpus, cut to a scale's sizes.
+"""Finds and prepares tasks in --data_dir and the corpus, at a scale's sizes.
 
 A task is found by the names of its official files, or described by a task.json.
 A hash of a document's text decides whether the document is for training or held
@@ -39,9 +39,9 @@ OUT = "{out}"
 CLASSIFICATION, REGRESSION = "classification", "regression"
 MULTIPLE_CHOICE, TAGGING = "multiple_choice", "tagging"
 _SPLITS = ("train", "dev", "test")
-# Increase it when the files are written differently, or old ones are reused.
+# Increase this if files are written differently; otherwise old files are used.
 _FORMAT = 1
-# Taggers without a dev file hold out the last of this many equal parts.
+# Without a dev file, taggers hold out the last fifth of the training sentences.
 _HELD_OUT = 5
 # Names of the two files that a corpus is split into, without .txt.
 TRAIN, HELD_OUT = "train", "heldout"
@@ -156,7 +156,7 @@ def _described(name: str, folder: str, path: str) -> Task:
     """Returns the task of a task.json."""
     values = text_files.read_json(path)
     values = values if isinstance(values, dict) else {}
-    # For an unknown kind, check the other values by the rules for taggers.
+    # For an unknown kind, check the other values by the rules of taggers.
     kind = KINDS.get(name_of := str(values.get("kind")), KINDS[TAGGING])
     metric = values.get("metric", kind["metrics"][0])
     columns = values.get("columns", {})
@@ -185,7 +185,7 @@ def prepare(
     max_train: int | None = None,
     max_dev: int | None = None,
 ) -> Task:
-    """Writes a task's files as its script reads them, unless they exist.
+    """Writes a task's files in the format of its script, unless they exist.
 
     Keeps at most `max_train` training rows and `max_dev` rows of dev and test
     each. The sample depends only on the number of rows; taggers keep the first
@@ -252,7 +252,7 @@ def _write(
         files.write_text(os.path.join(folder, split + ending), contents)
     known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
-        # For any metric, as a table may score the task by accuracy instead.
+        # Needed for any metric, as a table may score the task by accuracy.
         dev = next(y for x, y in rows.items() if x.startswith("dev"))
         counts = collections.Counter(row["label"] for row in dev)
         known["majority"] = 100 * max(counts.values()) / len(dev)
@@ -262,14 +262,14 @@ def _write(
 def _sample(
     rows: Sequence[Any], most: int | None, kind: str, split: str
 ) -> Sequence[Any]:
-    """Samples at most `most` rows, and for training a row of each label."""
+    """Samples at most `most` rows, plus a training row of each other label."""
     if most is None or len(rows) <= most:
         return rows
     if kind == TAGGING:
         return rows[:most]  # Keeps the sentences of a document together.
     kept = set(random.Random(0).sample(range(len(rows)), most))
     if split == "train" and kind == CLASSIFICATION:
-        # A dev label that no training row has would be an error.
+        # Keep a row of each label: scripts refuse dev labels without one.
         first = {x["label"]: i for i, x in reversed([*enumerate(rows)])}
         seen = {rows[index]["label"] for index in kept}
         kept |= {first[label] for label in first.keys() - seen}
@@ -293,7 +293,7 @@ def _read_texts(task: Task, path: str) -> Iterator[dict[str, Any]]:
     table.require(roles.values())
     for each in table.rows:
         row = {role: each.values.get(name) for role, name in roles.items()}
-        if row["label"] is not None:  # Otherwise the script refuses the row.
+        if row["label"] is not None:  # The script refuses a missing label.
             row["label"] = str(row["label"])
         if row["label"] not in task.no_label:
             yield row
@@ -318,7 +318,7 @@ def _read_choices(task: Task, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _read_sentences(task: Task, path: str) -> Iterator[str]:
-    """Yields the text of each sentence, after a -DOCSTART- line before it."""
+    """Yields the text of each sentence, with a -DOCSTART- line before it."""
     text = ""
     for block in _blocks(line for _, line in text_files.read_lines(path)):
         text += "\n".join(block)
@@ -388,8 +388,9 @@ def corpus_name(sums: Mapping[str, str], scale: Values) -> str:
 def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
     """Writes the held-out and the training text, unless they exist.
 
-    At most 2% are held out. Example: documents have 1, 2 and 97 MB, in the
-    order of their hashes. The first two are held out, as 1 MB is less than 2%.
+    Documents are held out until they reach the scale's size, or 2% if that is
+    less. Example: documents have 1, 2 and 97 MB, in the order of their hashes.
+    The first two are held out, as the first alone has less than 2%.
 
     Raises:
       UserError: If there are fewer than two documents.
@@ -405,7 +406,7 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
             f"{len(sizes)} in {', '.join(names)}."
         )
     places = sorted(sizes)
-    # A part takes documents until their sizes reach its limit.
+    # Each file gets documents until their sizes reach its limit.
     before = [0, *itertools.accumulate(sizes[x] for x in places)]
     held_out = scale["held_out_megabytes"] * _MEGABYTE
     held_out = min(held_out, _HELD_OUT_SHARE * before[-1])

@@ -42,7 +42,7 @@ _FIRST_SEED = 12345
 # A script, such as "run/pretrain.py", and its flags.
 Command = tuple[str, Mapping[str, Any]]
 Values = dict[str, Any]
-# A variant of pretraining in tables.json, with its name and perhaps a size.
+# A variant in tables.json, with its `name` and, if not the base, its `size`.
 Variant = Values
 
 
@@ -224,7 +224,7 @@ class Plan:
     def finetuning(
         self, task: Task, start: Start, own: Values, num_seeds: int
     ) -> list[str]:
-        """Returns a task's cell ids by seed; `own` overrides other flags."""
+        """Returns a task's cell ids, one per seed; `own` overrides flags."""
         kind, scale = data.KINDS[task.kind], self.scale["finetuning"]
         flags, head = dict(scale[task.kind]), own.get("head", "linear")
         if not start.needs:  # The model of --pretrained_model_dir.
@@ -236,9 +236,9 @@ class Plan:
         flags |= {**start.flags, **task.flags, **own}
         flags |= {"do_train": True, "do_eval": True, "output_dir": HERE}
         how = [x for x in own.values() if isinstance(x, str)]
-        # A cell's name gets a placeholder's name without the hash.
+        # In a cell's name, {model-1a2b3c4d} becomes model, without the hash.
         how = [x[1:].partition("-")[0] if x in self.places else x for x in how]
-        # Predicting one label for all rows has a correlation of 0.
+        # If all predictions are one label, the correlation is 0.
         majority = {"matthews_correlation": 0.0, "accuracy": task.majority}
         majority, factor = majority.get(task.metric), kind["factor"]
         found = []

@@ -33,12 +33,12 @@ NOT_DISTINGUISHABLE = "not distinguishable"
 # Ways to compute the standard error of a difference.
 PAIRED, WELCH = "paired by seed", "Welch"
 HELD_OUT, ONE_SEED = "held-out text", "one seed"
-_LIMIT = 2.0  # Standard errors.
+_LIMIT = 2.0  # Standard errors; a smaller difference is not distinguishable.
 # Tolerance, as equal scores may differ by rounding.
 _ROUNDING = 1e-9
 
 _NOTHING = "–"
-# Colors and markers of points by their label.
+# Label in the legend to the color and the marker of its points.
 _STYLES = {
     AGREES: (reports.BLUE, "o"),
     CONTRADICTS: (reports.ORANGE, "X"),
@@ -89,7 +89,7 @@ def build(planned: Rows, out_dir: str) -> dict[str, Any]:
         elif name in ids:
             cell.pop("commands", None)  # The cell's own file keeps them.
             finished[name] = {"id": name, **cell}
-    # A cell may have failed first and succeeded later.
+    # Leave out cells that failed first and succeeded later.
     failed = [x for x in failed if x["id"] in ids - {*finished}]
     commits = [str(x.get("commit", "unknown")) for x in finished.values()]
     return {
@@ -190,7 +190,7 @@ def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
         # The paper prints at most two decimals; drop the error of float64.
         gap = round(row["paper"] - other["paper"], 6)
         found["paper_difference"] = gap
-        # Without an explicit claim, the paper claims the sign of its gap.
+        # If no claim is given, take the sign of the paper's gap as its claim.
         claimed = claimed or (gap and ("above" if gap > 0 else "below"))
     if claimed:
         found |= {"expected": claimed, "verdict": None}
@@ -215,15 +215,15 @@ def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
 
     - The rows have the same two or more seeds: the error is the deviation of
       the differences by seed, over the square root of the number of seeds.
-    - The rows have other seeds, two or more each: Welch's error of two means.
+    - The rows have different seeds, two or more each: Welch's standard error.
     - A row has one seed: no error, unless both rows are single cells with
-      standard errors, as perplexities on held-out text have. They are combined
-      as if they were independent, which overestimates the error.
+      standard errors, as perplexities on held-out text have. Both errors are
+      combined as if they were independent, which overestimates the error.
 
     Returns:
-      The `difference`, its standard `error` or None, the `method`, and with an
-      error the `chance` that equal rows differ by more than two errors: 0.30
-      with two paired seeds, 0.18 with three, 0.05 with many.
+      The `difference`, its standard `error` or None, and the `method`. If there
+      is an error, also the `chance` that equal rows differ by more than twice
+      the error: 0.30 with two paired seeds, 0.18 with three, 0.05 with many.
     """
     rows = [{x["seed"]: x["score"] for x in row} for row in (scores, reference)]
     counts, (first, second), both = [*map(len, rows)], rows, scores + reference
@@ -312,7 +312,7 @@ def _number(value: float | None, sign: str = "") -> str:
 
 
 def _comparison(value: Values) -> dict[str, str]:
-    """Returns the cells with both differences and the verdict, by header."""
+    """Formats our difference, the paper's and the verdict, by column header."""
     difference, verdict = _NOTHING, value.get("verdict")
     if "difference" in value:
         difference = f"{value['difference']:+.2f}{_plus_minus(value['error'])}"
@@ -359,7 +359,7 @@ def _table(table: Values) -> list[str]:
         for column in table["columns"]:
             parts += _column(table, column)
     if paper and all(value["paper"] is None for value in values):
-        # Our rows differ, as in model sizes, so show the paper's table too.
+        # The paper lacks our rows, as for other model sizes: show its table.
         lines = []
         for row in paper["rows"].values():
             numbers = [_number(row["values"].get(x)) for x in paper["columns"]]

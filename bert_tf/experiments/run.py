@@ -42,8 +42,8 @@ from bert_tf.io import text_files
 
 _CLONE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _WAIT_SECONDS = 2.0
-# Makes Linux send SIGTERM to the program when this process is killed, by
-# PDEATHSIG. A `preexec_fn` would abort in a process with gRPC's threads.
+# Makes Linux send SIGTERM to the program when this process is killed
+# (PDEATHSIG). A `preexec_fn` would abort in a process with gRPC's threads.
 _END_WITH_PARENT = """import ctypes, os, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 15)
@@ -63,7 +63,7 @@ def run(config: Flags) -> None:
             plan, _ = make_plan(config, folder)
         sys.stdout.write(Runner(config.output_dir, plan).describe())
         return
-    # One process at a time, as several machines may start at once.
+    # Lock the folder, as several machines may start at once.
     with locks.exclusive(f"{config.output_dir}/data", "writes"):
         plan, built = make_plan(config, config.output_dir)
         for table in built:
@@ -73,7 +73,7 @@ def run(config: Flags) -> None:
 
 
 def make_plan(config: Flags, folder: str) -> tuple[Plan, list]:
-    """Returns the plan and its tables, and writes the files of commands."""
+    """Returns the plan and its tables; writes the commands' input files."""
     scale = data.read_recipe(f"scales/{config.scale}")
     found = data.find_tasks(config.data_dir)
     chosen = plans.choose_tasks(config, scale, found)
@@ -84,14 +84,14 @@ def make_plan(config: Flags, folder: str) -> tuple[Plan, list]:
         data.split_corpus([*sums], os.path.join(folder, "data", name), scale)
     plan, built = Plan(scale, folder, name), []
     for experiment, tasks in chosen.items():
-        # "stability" lists numbers of training rows; each makes a task.
+        # "stability" lists numbers of training rows; each number is a task.
         limits = scale.get(experiment, {}).get("rows", [None])
         prepared = []
         for rows, task in itertools.product(limits, tasks):
             train, dev = scale["rows"].get(task.kind, (None, None))
             prepared.append(data.prepare(task, folder, rows or train, dev))
         built.append(plans.build(experiment, plan, prepared, config))
-    # Written last, so a corpus with an error does not bind --output_dir.
+    # Written last: after an error, --output_dir may get another corpus.
     data.write_json(os.path.join(folder, "experiments.json"), identity)
     return plan, built
 
@@ -173,7 +173,7 @@ class Runner:
         return f"{done} of {len(self._plan.cells)} cells are done"
 
     def _make(self, step: Step) -> bool:
-        """Runs a step or records its error; False if another process has it."""
+        """Runs a step or records its error; False if it runs elsewhere."""
         path, shell = f"{self._output_dir}/logs/{step.id}.log", ""
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -184,7 +184,7 @@ class Runner:
                     return True
                 state = self._progress()
                 logging.info("%s. Next: %s, log %s", state, step.id, path)
-                # Read for each step, as the code may change between steps.
+                # Read the commit for each step, as the code may have changed.
                 begin, commit = time.monotonic(), current_commit()
                 for number, command in enumerate(step.commands, start=1):
                     shell = self._shell(step, command)

@@ -1,8 +1,8 @@
 """Trains embeddings, and classifiers for few labeled texts on top of them.
 
-Few labels, after SetFit (Tunstall et al., 2022,
+Few-shot training follows SetFit (Tunstall et al., 2022,
 https://arxiv.org/abs/2209.11055): embeddings learn from pairs of texts with the
-same label; texts of other labels in the step are the negatives. Logistic
+same label; the step's texts with other labels are the negatives. Logistic
 regression on the embeddings then becomes the head of an ordinary classifier.
 The encoder gets the mean of its weights before and after training, which
 generalizes better (Wortsman et al., 2022, https://arxiv.org/abs/2109.01903).
@@ -114,7 +114,7 @@ def on_embeddings(
 
 
 class FewLabels(ObjectiveSource):
-    """Few labels: trains on pairs, then averages weights and fits the head.
+    """Few-shot training: trains on pairs, averages weights and fits the head.
 
     Args:
       reader: The data of the task.
@@ -128,7 +128,7 @@ class FewLabels(ObjectiveSource):
         super().__init__(reader)
         self._config = config
         self._stored = stored
-        # <float64>[N, L] of `out_of_fold_logits`, to fit a temperature later.
+        # The result of `out_of_fold_logits`; `tune` fits a temperature to it.
         self._logits: np.ndarray | None = None
 
     def read(self) -> tuple[int, GroupedRows]:
@@ -247,11 +247,10 @@ def out_of_fold_logits(
     label_ids: np.ndarray,
     class_weights: Sequence[float] | None = None,
 ) -> np.ndarray:
-    """Returns the logits <float64>[N, L] of each text by a head without it.
+    """Returns <float64>[N, L]: each text's logits from heads not fitted to it.
 
-    The arguments are as for `fit_head`, but from embeddings before training.
-    Trained embeddings, or a head fitted to all texts, would be too confident
-    on these texts to fit a temperature.
+    Arguments as for `fit_head`, with embeddings from before training. Trained
+    embeddings or a head that has seen a text would be too confident about it.
     """
     folds = min(_FOLDS, np.bincount(label_ids).min())
     weights = class_weights and np.take(class_weights, label_ids)

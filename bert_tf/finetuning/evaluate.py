@@ -243,7 +243,7 @@ def evaluate_splits(
     global_step: int,
     before: Mapping[str, Metrics],
 ) -> tuple[Task, dict[str, Metrics]]:
-    """Scores dev and predicts test as the flags request; the chief writes.
+    """Scores dev and predicts test as requested; only the chief writes files.
 
     Args:
       evaluator: The evaluator of the model.

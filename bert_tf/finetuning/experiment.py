@@ -30,7 +30,7 @@ from bert_tf.training.preemption import Preemption
 
 # The folder in --output_dir with a folder for each of several trials.
 RUNS_FOLDER = "runs"
-# Precedes, in an identity, the name of the flag that gives the model.
+# In an identity, this precedes the name of the flag that gives the model.
 _MODEL_OF = "the model of --"
 _REVISION = "the revision of the model"
 
@@ -47,7 +47,7 @@ class ObjectiveSource:
       identity: JSON values that must not change when a trial resumes.
       model_arguments: Arguments for the constructor of the trained model, in
         addition to the task's.
-      card: Headings of the model card and their rows.
+      card: Heading in the model card to the rows below it.
     """
 
     identity: Mapping[str, Any] = {}
@@ -68,7 +68,7 @@ class ObjectiveSource:
         return TaskObjective(self._reader.task)
 
     def finish(self, model: keras.Model, devices: Devices) -> None:
-        """Sets weights that depend on the trained ones, once after training."""
+        """Sets weights that depend on the trained weights, after training."""
 
     def tune(self, task: Task) -> Task:
         """Returns the task with the thresholds to use without a dev set."""
@@ -143,7 +143,7 @@ class Experiment:
         Files count by their contents, so a trial may resume from other paths.
         """
         config = self.config
-        # The values of the trial replace the lists in these flags.
+        # Replace a flag's list of values by the value of this trial.
         values = dataclasses.asdict(config) | dataclasses.asdict(self.trial)
         counted = fields_affecting(type(config), "weights")
         kinds = (TRAIN, DEV) if config.selects_evaluation else (TRAIN,)
@@ -187,7 +187,7 @@ class Experiment:
             )
         both = [dict(before), self.identity]
         if not all(_REVISION in each for each in both):
-            # A local copy of a fetched model has no revision: compare hashes.
+            # A copy of a fetched model has no revision: compare only hashes.
             for each in both:
                 each.pop(_REVISION, None)
         resume_checks.refuse(
@@ -229,7 +229,7 @@ def prepare(
         ObjectiveSource(reader),
         config.output_dir,
     )
-    if devices.coordinator.num_workers > 1:  # One worker skips the hashing.
+    if devices.coordinator.num_workers > 1:  # A sole worker skips hashing.
         vocabulary = stored.vocabulary
         devices.coordinator.agree(
             {

@@ -191,7 +191,7 @@ def _summarize(trials: Sequence[Sequence[float | None]]) -> tuple[str, ...]:
 
 
 def _remove_others(folder: str, output_dir: str) -> None:
-    """Removes files that an earlier best trial had and this one does not."""
+    """Removes files of an earlier best trial that the new best trial lacks."""
     runs_folder = os.path.join(output_dir, RUNS_FOLDER)
     every_name = {
         name.rstrip("/")

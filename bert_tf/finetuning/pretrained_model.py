@@ -44,8 +44,8 @@ def read(config: FinetuneConfig) -> StoredModel:
     """Reads the model to train, or to evaluate without --do_train.
 
     Without --do_train and --pretrained_model_dir, reads the trained model of
-    --output_dir if it exists. Otherwise reads --pretrained_model_dir or the
-    original's flags, and applies the flags that override the configuration.
+    --output_dir if it exists. Otherwise reads --pretrained_model_dir, or the
+    files of the original's flags, and applies flags that override the config.
     """
     trained = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
     is_trained = not (
@@ -238,9 +238,9 @@ def build_model(
     """Builds the model of a task with the weights of a stored model.
 
     A stored model that was trained for a task with the same labels, in any
-    order, keeps its head. Any other gets a new head; with `keep_head` it is
-    refused. For training, `config` has the flags that initialize parts
-    randomly. Other arguments go to the model's constructor.
+    order, keeps its head. Any other model gets a new head, or raises an error
+    with `keep_head`. For training, `config` has the flags that initialize
+    parts randomly. Other arguments go to the model's constructor.
 
     Raises:
       UserError: If a head is missing, or --head_initializer_range has no
@@ -258,7 +258,7 @@ def build_model(
     elif keep_head:
         expected = task.to_json()
         if stored.task.get("kind") != task.kind:
-            # The task's labels may come from this model: do not report them.
+            # The labels may be this model's own: do not name them as expected.
             expected |= {"labels": None}
         raise UserError(
             f"The model in {stored.path} is not fine-tuned for this task "

@@ -133,8 +133,8 @@ def _run_trials(
 ) -> dict[str, Metrics]:
     """Runs all trials that have not finished, and keeps the best one.
 
-    A finished trial is only evaluated, if the flags now request a dev or test
-    set that the trial lacks. A trial that fails because a value is not finite
+    A finished trial is not trained again, but is evaluated on dev and test sets
+    that the flags now add. A trial that fails because a value is not finite
     is recorded as failed, as a rerun would fail too; other trials continue.
     All workers run each trial together; the chief records the results.
     """
@@ -175,12 +175,12 @@ def _do_and_record(
     except NotFiniteError as error:
         if work is not _run_trial:
             raise
-        # All workers compute the same numbers, so all get here.
+        # All workers compute the same numbers, so all catch this error.
         failure, results = str(error), {}
         logging.error(
             "The trial %s has failed: %s", experiment.trial.name, failure
         )
-    # All workers select the best trial by the same numbers.
+    # With the chief's numbers, all workers select the same best trial.
     results, failure = experiment.coordinator.from_chief([results, failure])
     evaluated = requested if failure is None else {}
     trial = FinishedTrial(
@@ -210,7 +210,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
             stored_task = training_output.read_task(output_dir, step)
             if stored_task:  # Keep the scores of splits not evaluated again.
                 before = task_evaluation.read_results(output_dir, step)
-        # All workers predict with the same threshold.
+        # With the chief's values, all workers predict with one threshold.
         stored_task = coordinator.from_chief(stored_task)
         if not config.do_eval:  # Otherwise dev selects the threshold again.
             task = task.with_threshold(stored_task)
@@ -301,10 +301,10 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
 def _evaluate_model(
     experiment: Experiment, stored: StoredModel, is_own: bool = True
 ) -> tuple[Task, dict[str, Metrics], dict[str, Metrics]]:
-    """Evaluates a stored model; `is_own` if it is the output folder's.
+    """Evaluates a stored model; `is_own` means that `output_dir` has it.
 
     Returns:
-      The task, the earlier results of an own model, and the results.
+      The task, the earlier results if `is_own`, and the new results.
     """
     model = pretrained_models.build_model(
         stored, experiment.task, experiment.devices, keep_head=True

@@ -55,8 +55,8 @@ def run(
     Args:
       config: The flags of run/finetune_squad.py.
       task_files: The files of SQuAD, with their data.
-      build_task: Builds the task from flags and a model's task.json. With
-        `task_files` it takes these files, otherwise the files of the flags.
+      build_task: Builds the task from flags and a model's task.json. The task
+        reads `task_files` if they are given, otherwise the files of the flags.
     """
     if (
         config.null_score_diff_threshold is not None

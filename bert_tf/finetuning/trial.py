@@ -51,7 +51,7 @@ BEST_FOLDER = "best"
 
 # Lines of metrics per trial, unless --iterations_per_loop is set.
 _METRICS_LINES = 100
-# Batches to estimate tokens per example and the share of padding from.
+# Number of batches from which tokens per example and padding are estimated.
 _SAMPLED_BATCHES = 32
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
@@ -79,7 +79,7 @@ class Trial(Trainer):
         return self._experiment.identity
 
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
-        # Waits, too: the chief must not write before all workers have read.
+        # This also waits: the chief must not write before all have read.
         self.coordinator.agree(
             {"the last checkpoint": checkpoint and checkpoint.describe()},
             f"view of {self.output_dir}, a folder that they share",
@@ -285,7 +285,7 @@ class Trial(Trainer):
         return Evaluator(self.model, data, self._flags, self.devices)
 
     def release(self) -> None:
-        """Frees the memory of weights and optimizer slots; the trial ends.
+        """Frees the memory of weights and optimizer slots; ends the trial.
 
         TensorFlow never frees a graph's gradient functions and the variables
         that they use, so this assigns an empty tensor to each variable.
@@ -416,7 +416,7 @@ def _find_reached(
     """Returns for each variable whether the loss depends on it.
 
     Traces the graph of a step without running it. All layers share one graph
-    to save time. The step reuses the compiled chains traced here for `specs`.
+    to save time. The step reuses the chains of `fused` traced here for `specs`.
     """
     reached: dict[str, bool] = {}
 
@@ -465,9 +465,9 @@ class FinetuneInput:
 
     Args:
       lengths: The lengths that batches may have, ascending.
-      most_lengths: The maximum number of lengths, where a program is compiled
-        for each; 0 means all. The examples of a batch stay the same: with 2,
-        batches of lengths 24, 40 and 64 may be padded to 40, 40 and 64.
+      most_lengths: The maximum number of lengths, if a program is compiled for
+        each length; 0 means no limit. The examples of a batch stay the same:
+        with 2, batches of lengths 24, 40 and 64 may get lengths 40, 40 and 64.
     """
 
     def __init__(

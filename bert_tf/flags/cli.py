@@ -34,7 +34,7 @@ from bert_tf.io import interrupts
 from bert_tf.io import paths
 from bert_tf.io import terminal
 
-flags.disclaim_key_flags()  # --helpshort lists the flags under the script.
+flags.disclaim_key_flags()  # Otherwise --helpshort omits the script's flags.
 
 _DEFINERS = {
     bool: flags.DEFINE_bool,
@@ -232,7 +232,7 @@ def run(main: Callable[[Any], None]) -> None:
             terminal.drop_noise()
         terminal.show_log(level)
         try:
-            # Check before `main` imports Keras, which fails less clearly.
+            # Check before `main` imports Keras, whose error is less clear.
             keras_backend.require_tensorflow()
             config = read_config()
             _warn_of_ignored(config)

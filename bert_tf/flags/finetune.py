@@ -1,7 +1,7 @@
 """Flags of all fine-tuning scripts, and the grid of hyperparameters.
 
 Names and defaults come from the original's run_classifier.py and run_squad.py
-where these have the flag.
+where these scripts have the flag.
 """
 
 import dataclasses
@@ -374,7 +374,7 @@ class NamedTaskConfig(FinetuneConfig):
                 "Give --train_file, --dev_file or --test_file for your own "
                 "files, or --task_name and --data_dir. Received: none of them.",
             )
-            # Set before the checks; a run resumes with or without this flag.
+            # Set early, so that a run also resumes with --task_name=custom.
             object.__setattr__(self, "task_name", "custom")
         super().__post_init__()
 

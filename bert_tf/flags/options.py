@@ -45,7 +45,7 @@ _HOLDS = {
 SHARE = {"at_least": 0, "at_most": 1}
 # The original's default of --max_predictions_per_seq.
 DEFAULT_PREDICTIONS = 20
-# Shares of the chosen tokens: [MASK], unchanged, random (Table 8).
+# Shares of the chosen tokens: replaced by [MASK], kept, random (Table 8).
 MASK_RATES = {"mask_rate": 0.8, "same_rate": 0.1, "random_rate": 0.1}
 
 

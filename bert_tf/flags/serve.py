@@ -126,7 +126,7 @@ class ServeAccess(options.Flags):
 
 @dataclasses.dataclass(frozen=True)
 class ServeConfig(ServeLimits, ServeAccess):
-    """Flags of run/serve.py, named as in TensorFlow Serving where it has them.
+    """Flags of run/serve.py; flags of TensorFlow Serving keep their names.
 
     A batching flag of None means its default. Vertex AI's environment variables
     replace flags that have their default.

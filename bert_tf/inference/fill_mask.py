@@ -66,7 +66,7 @@ def find_masks(
     count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
     most = tf.reduce_max(tf.concat([count, [0]], 0))
     length = tf.shape(is_mask)[1]
-    # Puts the [MASK] farthest from the end first; other tokens have 0.
+    # `top_k` sorts [MASK]s by their distance from the end; other tokens have 0.
     from_end = tf.where(is_mask, length - tf.range(length), 0)
     from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
     is_mask = from_end > 0
@@ -129,7 +129,7 @@ class Candidate(NamedTuple):
     """One predicted token for a [MASK].
 
     Attributes:
-      probability: Its probability; the whole vocabulary sums to 1.
+      probability: The token's; the vocabulary's probabilities sum to 1.
     """
 
     token: str
@@ -203,7 +203,7 @@ class FillMask:
         return candidates
 
     def _check(self, text: str, length: int) -> None:
-        """Refuses a text without [MASK] or of too many tokens."""
+        """Refuses a text without [MASK] or with too many tokens."""
         if MASK not in text:
             raise UserError(
                 f"The text must contain at least one {MASK}, in capitals. "

@@ -148,7 +148,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
 
 
 def _model_of(task: GlueTask) -> str | None:
-    """Returns the name of the task with the model that predicts this task."""
+    """Returns the name of the task whose model predicts `task`, or None."""
     if task.name == _WITHOUT_MODEL:
         return None
     return _MNLI if task.name == _AX else task.name
@@ -160,7 +160,7 @@ def _tasks() -> list[GlueTask]:
 
 
 def _find_models(patterns: str) -> dict[str, StoredModel]:
-    """Returns task name to model."""
+    """Returns the models by task name."""
     expected = dict.fromkeys(filter(None, map(_model_of, _tasks())))
     models: dict[str, StoredModel] = {}
     for pattern in patterns.split(","):

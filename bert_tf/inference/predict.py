@@ -76,7 +76,7 @@ class OutputRows:
                 f"Received: a model for {key}; drop it."
             )
         if self._empty is None and key not in _NAMES:
-            # The columns of a user-defined task are unknown: no tables.
+            # The columns of a user-defined task are unknown: refuse tables.
             if self._ending or config.keep_columns:
                 raise UserError(
                     "Tables and --keep_columns are for classification, "
@@ -304,7 +304,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
 
 
 def _choose_task(stored: StoredModel, config: Flags) -> Task:
-    """Returns a model's task; refuses arrays except for embeddings."""
+    """Returns a model's task; only embeddings can be written as arrays."""
     kind = stored.task["kind"]
     if not config.array_ending:
         return registry.from_stored(stored)
@@ -333,7 +333,7 @@ def build_predictor(
     unpads = unpadding.choose(
         unpad,
         devices.kind,
-        # Faster: gathering costs no more than transposing, nothing is compiled.
+        # Always pays: a gather is as fast as a transpose; no step is compiled.
         lambda: True,
         reads_padding=task.reads_padding,
     )

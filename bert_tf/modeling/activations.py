@@ -44,16 +44,16 @@ def _tanh_derivative(x):
     return 1.0 - tanh * tanh
 
 
-# TensorFlow's optimizer reorders products with a constant by the names of the
-# operations, so a layer in a function would round differently from a layer in
-# the graph itself. The functions _ordered_* keep the order of a train step
-# without functions, because TensorFlow never reorders MulNoNan.
+# TensorFlow's optimizer orders products with a constant by the operations'
+# names. These differ if layers are calls of one tf.function, so the layers
+# would round differently. The functions _ordered_* fix the order of a graph
+# without functions; some products use MulNoNan, which is never reordered.
 _is_in_function = contextvars.ContextVar("is_in_function", default=False)
 
 
 @contextlib.contextmanager
 def in_function():
-    """Makes `get_ordered` return activations that round as in a graph."""
+    """Makes `get_ordered` return activations that round as in a plain graph."""
     token = _is_in_function.set(True)
     try:
         yield
@@ -104,12 +104,12 @@ _ACTIVATIONS = {
 
 
 def get(name):
-    """Returns the activation `name`; an unknown one raises `UserError`."""
+    """Returns the activation `name`; an unknown name raises `UserError`."""
     return _find(name)[0]
 
 
 def get_ordered(name):
-    """Returns the activation `name`; within `in_function`, an ordered one."""
+    """Returns the activation `name`; in `in_function` its `_ORDERED` form."""
     return (_is_in_function.get() and _ORDERED.get(name)) or get(name)
 
 

@@ -35,7 +35,7 @@ def build_attention_bias(input_mask, left_to_right=False):
     Returns:
       <float32>[B, 1, 1, S]; left to right [B, 1, S, S].
     """
-    # Not [:, tf.newaxis, ...], which TensorFlow Lite cannot convert.
+    # TensorFlow Lite cannot convert [:, tf.newaxis, ...], so expand the axes.
     mask = tf.expand_dims(tf.cast(input_mask, tf.float32), 1)
     mask = tf.expand_dims(mask, 1)
     if left_to_right:

@@ -1,4 +1,4 @@
-"""BERT: its embeddings, and as Keras models with or without pretraining heads.
+"""BERT's embeddings, and BERT as Keras models, also with pretraining heads.
 
 Shapes:
   B: batch size.
@@ -114,10 +114,10 @@ class Embeddings(layers.BertLayer):
         input_ids = layout.select(input_ids)
         segment_ids = layout.select(segment_ids)
         table = tf.convert_to_tensor(self.word_embeddings)
-        # Inference needs no gradient, so it gathers, which every server can.
+        # Inference needs no gradient: use tf.gather, which all servers have.
         look_up = tf.gather if self.for_inference else lookup
         words = tf.cast(look_up(table, input_ids), tf.float32)
-        # For so few segments a product with one-hot rows is faster than
+        # With few segment types, a product with one-hot rows is faster than
         # gathering, above all in the backward pass.
         segments = tf.matmul(
             tf.one_hot(segment_ids, self.bert_config.type_vocab_size),
@@ -131,7 +131,7 @@ class Embeddings(layers.BertLayer):
     def _positions(self, length):
         """Returns the embeddings of the first positions, <float>[S, H]."""
         if self.for_inference:
-            # A gather, because TensorFlow Lite keeps no other tables in int8.
+            # Gathered, or TensorFlow Lite would not store the table in int8.
             return tf.gather(self.position_embeddings, tf.range(length))
         return self.position_embeddings[:length]
 
@@ -223,8 +223,8 @@ class BertModel(_ConfiguredModel):
         zeros). With `token_indices` and `token_places` from
         `layouts.find_tokens`, padding is not computed: its outputs are 0.
       training: Whether to apply dropout.
-      dropout_seeds: <int32>[B]; the configuration and its seed determine an
-        example's dropout. Drawn by Keras if not given.
+      dropout_seeds: <int32>[B]; an example's dropout depends on its seed and
+        the configuration alone. Keras draws the seeds if they are not given.
 
     Returns:
       A dictionary, in the compute dtype. Always: `sequence_output` <float>[B,
@@ -276,7 +276,7 @@ class BertModel(_ConfiguredModel):
         if has_pooler:
             self.pooler = self.add_layer(head_layers.Pooler, "pooler")
         self.seed_generator = keras.random.SeedGenerator()
-        # With a shape, so that `summary` shows `output_shape`.
+        # Build with a shape, so that `summary` shows `output_shape`.
         self.build((None, None))
 
     def build(self, input_shape=None):
@@ -324,7 +324,7 @@ class BertModel(_ConfiguredModel):
         return outputs
 
     def draw_seeds(self, input_ids):
-        """Returns <int32>[B], new in each call."""
+        """Returns seeds <int32>[B], new in each call."""
         return keras.random.randint(
             (tf.shape(input_ids)[0],),
             0,
@@ -412,8 +412,8 @@ class BertForPretraining(BertWithHead):
     Args:
       config: A `BertConfig`, or its dictionary.
       fuse: Whether to compile the elementwise chains; faster in training.
-      heads: One or both of "masked_lm" and "next_sentence". Without the second
-        there is no pooler, as nothing else reads it.
+      heads: One or both of "masked_lm" and "next_sentence". Without
+        "next_sentence" there is no pooler, as only this head reads it.
       **kwargs: As for `keras.Model`, `return_encoder_outputs`, and the
         `return_` flags of `BertModel`.
 
@@ -546,7 +546,7 @@ def check_inputs(inputs, *others):
 def standardize(inputs):
     """Returns the three inputs as <int32>[B, S], with defaults filled in."""
     if not isinstance(inputs, Mapping):
-        # Keras exports try a single tensor first, and catch this error.
+        # Keras's export tries a single tensor first, and catches this error.
         raise TypeError(
             "The model's inputs are a dictionary of `input_ids` and others. "
             f"Received: {type(inputs).__name__}."

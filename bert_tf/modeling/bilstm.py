@@ -24,7 +24,7 @@ from bert_tf.modeling import layers
 class BiLSTM(layers.BasicLayer):
     """An LSTM from left to right and another from right to left.
 
-    Both skip padding: their states do not change there, so the results do not
+    Both LSTMs skip padding: states do not change there, so the results do not
     depend on the length of the padding. The states are float32; products are
     computed in the compute dtype. Weights are initialized as in
     `keras.layers.LSTM`.
@@ -32,7 +32,7 @@ class BiLSTM(layers.BasicLayer):
     Args:
       units: U.
       for_inference: Whether to have the form of `inference.prepare`, which has
-        no custom gradient and keeps no tensors for it.
+        no custom gradient and keeps no tensors for a gradient.
       **kwargs: As for `keras.layers.Layer`.
 
     Call arguments:
@@ -169,7 +169,7 @@ def _run_forward(projected, kernel, bias, mask, count=3):
     """Returns states, cells <float32>[S, 2, B, U], and gates [S, 2, B, 4U].
 
     Args:
-      projected: As for `_trainable_states`, like the next three.
+      projected: As for `_trainable_states`, like `kernel`, `bias` and `mask`.
       kernel: The recurrent kernels.
       bias: The biases.
       mask: False for padding.

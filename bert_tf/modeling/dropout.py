@@ -1,7 +1,7 @@
 """Dropout with masks that depend on its arguments and on nothing else.
 
-The bit of an element is a hash of the example's seed, the place in the model
-(its dropout id) and the element's position within the example. So the bit is
+The bit of an element is a hash of the example's seed, the dropout's id in the
+model and the element's position within the example. So the bit is
 equal in every batch, micro-batch or replica that holds the example, a resumed
 run repeats it, and the backward pass can draw it again instead of keeping it.
 """
@@ -55,14 +55,14 @@ def draw_keys(seeds, dropout_id, first_positions=None):
         within the example of each part's first element. By default 0.
 
     Returns:
-      <uint32>[batch, 2], for parts of examples [batch, 3]; None for None, which
-      means no dropout.
+      <uint32>[batch, 2], for parts of examples [batch, 3]; None, which means no
+      dropout, if `seeds` is None.
     """
     if seeds is None:
         return None
     seeds = tf.cast(seeds, tf.uint32)
     place = tf.convert_to_tensor(dropout_id, tf.uint32) * _uint32(_GOLDEN_RATIO)
-    # One hash for both keys saves operations: a graph has dozens of dropouts.
+    # Hash both keys at once, to save operations in dozens of dropouts.
     mixed = _mix(tf.stack([seeds, seeds ^ _uint32(_GOLDEN_RATIO)], axis=-1))
     first, second = mixed[..., 0] + place, mixed[..., 1] ^ place
     keys = _mix(tf.stack([first, second], axis=-1))
@@ -103,8 +103,8 @@ def draw_mask(shape, rate, keys):
     x = tf.cast(position, tf.uint32)[tf.newaxis, :]
     if keys.shape[-1] == 3:
         x += keys[:, 2:]
-    # The second key enters between the rounds: with one key alone, masks of
-    # two examples would be permutations of each other by a single XOR.
+    # The second key enters between the rounds. With one key alone, the mask of
+    # an example would be another mask, with a constant XORed to its positions.
     x = tf.bitwise.bitwise_xor(x, keys[:, :1])
     x = _xor_shift(x, 16) * _uint32(_MULTIPLIER_1)
     x = _xor_shift(x, 15) + keys[:, 1:2]

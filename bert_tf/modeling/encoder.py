@@ -3,10 +3,10 @@
 With `remat`, only the input and the output of a layer are kept, and the
 backward pass computes the layer again. The encoder then takes the memory of one
 layer's activations instead of all layers', for a third more work. Dropout is a
-function of its arguments, so results are equal: bit for bit if the chains
-between the products are compiled. Otherwise TensorFlow may fuse other
-operations and round differently. Source: Chen et al., 2016, "Training deep nets
-with sublinear memory cost".
+function of its arguments, so results are equal: bit for bit if the chains in
+`fused` are compiled. Otherwise TensorFlow may fuse other operations and round
+differently. Source: Chen et al., 2016, "Training deep nets with sublinear
+memory cost".
 
 Hidden states are rows of a layout, see `layouts`.
 
@@ -113,14 +113,14 @@ class Encoder(layers.BertLayer):
         self, hidden_states, attention_bias, dropout_seeds=None, layout=None
     ):
         arguments = {"dropout_seeds": dropout_seeds, "layout": layout}
-        # Outside of training, without seeds, nothing is kept: do not recompute.
+        # Seeds are None outside of training, where no activations are kept.
         if self.remat and dropout_seeds is not None:
             return self._rematerialize(
                 hidden_states, attention_bias, arguments
             ), []
-        # `fit` has batches of unknown size. In the training step of scripts,
-        # with or without chains, a shared function would make TensorFlow add
-        # gradients in another order, which would change results.
+        # Only `fit` has batches of unknown size. In the training step of
+        # scripts, with `fuse` or without, a shared function would make
+        # TensorFlow add gradients in another order and change results.
         is_fit = attention_bias.shape[0] is None and not self.fuse
         is_shared = self.shares_graph or (is_fit and dropout_seeds is not None)
         if is_shared and not (self.needs_weights or tf.executing_eagerly()):
@@ -186,8 +186,8 @@ class Encoder(layers.BertLayer):
 def keep_recomputation(num_local_replicas):
     """Keeps TensorFlow from undoing rematerialization on several devices.
 
-    With several devices in a process, its optimizer drops the control
-    dependencies that delay the recomputation until the backward pass needs it:
+    With several devices in a process, TensorFlow's optimizer drops the control
+    dependencies that delay recomputation until the backward pass needs it. Then
     all layers would be recomputed at once, and kept.
 
     Args:

@@ -1,16 +1,16 @@
 """The elementwise chains between the matrix products, compiled by XLA.
 
-On a CPU, a chain of separate operations takes as long as the products, and a
-fraction of that time when XLA makes one loop of it. oneDNN's products are
-faster than XLA's, so only the chains are compiled. Each function takes `jit`;
-without it the graph holds plain operations, as exports need, and TensorFlow
-derives the gradient.
+On a CPU, a chain of separate operations takes as long as the products; XLA
+makes one loop of the chain, which takes a fraction of that time. oneDNN's
+products are faster than XLA's, so only the chains are compiled. Each function
+takes `jit`; without it the graph holds plain operations, as exports need, and
+TensorFlow derives the gradient.
 
-The compiled gradients are written out. They compute the chain again from its
-arguments, which costs less than reading stored intermediates, and keep no
-dropout mask. They keep two numbers per normalized row, because XLA adds up a
-row one element after the other. A separate compiled function sums over rows:
-fused with the loop that makes the rows, it would repeat the loop per column.
+The compiled gradients are written by hand. They compute the chain again, which
+costs less than reading stored intermediates, and keep no dropout mask. They
+keep two numbers per normalized row, because XLA sums a row slowly, element by
+element. A separate compiled function sums over rows: in the same function, XLA
+would repeat the loop that makes the rows for each column.
 
 All arithmetic is in float32, whatever the arguments' dtype. `keys` come from
 `dropout.draw_keys`; None means no dropout.
@@ -92,7 +92,7 @@ def bias_activation(x, bias, activation, *, jit=False):
     return chain(x, bias)
 
 
-# === x + bias, with the heads apart ===
+# === x + bias, split into heads ===
 
 
 def _bias_split_heads(x, bias, layout):
@@ -100,7 +100,7 @@ def _bias_split_heads(x, bias, layout):
 
 
 def bias_split_heads(x, bias, layout, *, jit=False):
-    """Returns x + bias, with the heads apart.
+    """Returns x + bias, split into attention heads.
 
     Args:
       x: <float>[..., width], rows of a layout.
@@ -288,7 +288,7 @@ def _masked_softmax(scores, attention_bias, keys, scale, rate):
 
 
 def _masked_softmax_and_sums(scores, attention_bias, keys, scale, rate):
-    """Also returns each row's maximum and sum, <float32>[..., 1].
+    """Returns probabilities, and each row's maximum and sum <float32>[..., 1].
 
     Only for compiling: plain operations would read the scores several times.
     """

@@ -21,7 +21,7 @@ from bert_tf.modeling import fused
 from bert_tf.modeling import layers
 
 _FOUR = 4
-# The minimum number of encoder layers; 1 for all other combinations.
+# Layer combination to the minimum number of encoder layers; others need 1.
 _LEAST_LAYERS = {
     "second_to_last_hidden": 2,
     "weighted_sum_last_four_hidden": _FOUR,
@@ -59,7 +59,7 @@ def take_last_token(sequence, input_mask, for_inference=False):
     Args:
       sequence: <float>[B, S, H].
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
-      for_inference: Whether no gradient is needed; else see `take_positions`.
+      for_inference: Whether no gradient is needed, so that `tf.gather` will do.
 
     Returns:
       <float>[B, H]; the first position of a row that is all padding.
@@ -89,15 +89,15 @@ def pool_tokens(
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
       pooling: Some of `config.POOLINGS`, joined by "+".
       normalize: Whether to divide each embedding by its length.
-      left_to_right: Whether [CLS] attends to itself alone; "cls" is then the
-        last token.
+      left_to_right: Whether the model reads left to right. [CLS] then attends
+        only to itself, so "cls" takes the last token instead.
       for_inference: As for `take_last_token`.
 
     Returns:
       <float32>[B, H times the number of poolings].
     """
     states = tf.cast(sequence, tf.float32)
-    # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
+    # TensorFlow Lite cannot convert [..., tf.newaxis], so expand the axis.
     is_token = tf.expand_dims(input_mask, -1) > 0
     # Clients may send rows of padding only, so avoid a division by 0.
     count = tf.maximum(tf.reduce_sum(tf.cast(is_token, tf.float32), 1), 1.0)
@@ -183,7 +183,7 @@ class Transform(layers.BertLayer):
 def take_positions(sequence, positions):
     """Gathers positions of each row, with a gradient that is a product.
 
-    The gradient of `tf.gather` is a scatter, which a GPU adds up in any order.
+    The gradient of `tf.gather` is a scatter, whose sums may vary on a GPU.
 
     Args:
       sequence: <float>[B, S, H].

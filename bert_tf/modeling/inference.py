@@ -2,7 +2,7 @@
 
 One product computes queries, keys and values; TensorFlow fuses product, bias
 and activation into one operation; everything is computed in one dtype, and
-weights are stored in it. There is no dropout and no gradient.
+weights are stored in this dtype. There is no dropout and no gradient.
 """
 
 from typing import Any
@@ -74,7 +74,7 @@ def copy_weights(
 
 
 def _are_alike(own: keras.Variable | None, variable: keras.Variable) -> bool:
-    """Returns whether both exist, with one dtype and on the same devices."""
+    """Returns whether both variables exist, with equal dtype and devices."""
     kind = (variable.dtype, type(variable._value))
     return own is not None and (own.dtype, type(own._value)) == kind
 

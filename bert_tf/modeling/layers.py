@@ -83,7 +83,7 @@ class Configured:
         }
 
 
-# Renames keys of .keras files of earlier versions, so these still load.
+# Renames keys in .keras files of earlier versions, so that they still load.
 _OLD_KEYS = {
     "salt": "dropout_id",
     "adder": "attention_bias",
@@ -193,7 +193,7 @@ class Projection(BasicLayer):
     """A matrix product; the caller adds its bias.
 
     The bias belongs to the elementwise chain that follows (see `fused`), so
-    this layer only multiplies, and holds the bias; `affine` does both. The
+    this layer only multiplies, and holds the bias; `affine` also adds it. The
     kernel is [input width, width] as in `keras.layers.Dense`.
 
     Args:
@@ -207,9 +207,9 @@ class Projection(BasicLayer):
       <float>[..., width] in the compute dtype.
 
     Attributes:
-      column_scales: <float32>[width] or None: `affine` divides columns by these
-        and multiplies them again afterwards, so that a quantized kernel in
-        between can have one scale for all columns.
+      column_scales: <float32>[width] or None: `affine` divides the kernel's
+        columns by these and multiplies its result by them, so that a quantized
+        kernel can have one scale for all columns.
       input_scales: <float32>[input width]: `affine` divides the columns of
         inputs by these and multiplies the kernel's rows, for the same reason;
         None if and only if `column_scales` is None.
@@ -291,7 +291,7 @@ class Projection(BasicLayer):
         return tf.matmul(tf.cast(rows, self.compute_dtype), kernel)
 
     def _with_width(self, rows, inputs):
-        # A reshape keeps TensorFlow from fusing the product with an addition.
+        # A reshape would keep TensorFlow from fusing product and addition.
         if inputs.shape.rank == 2:
             return rows
         return self._reshape(rows, inputs)
@@ -396,7 +396,7 @@ class ResidualOutput(BertLayer):
     def build(self, inputs_shape, residual_shape=None):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, inputs_shape)
-        # For training it only holds weights: the chain in `call` normalizes.
+        # In training this only holds weights: the chain in `call` normalizes.
         self.layer_norm = LayerNorm(
             config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
         )

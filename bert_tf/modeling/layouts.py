@@ -37,7 +37,7 @@ INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
 # Micro-batches of one length should have at most this many values of T, because
 # a program may be compiled for each.
 _MAX_ROW_COUNTS = 32
-# From _MANY_ROWS on, T is a multiple in inference, so few values of T occur.
+# In inference, T from _MANY_ROWS on is rounded up to a multiple of _MULTIPLE.
 _MANY_ROWS = 256
 _MULTIPLE = 16
 
@@ -53,7 +53,7 @@ def find_tokens(input_mask, for_inference=False):
     Args:
       input_mask: <int32>[..., S], 1 for tokens and 0 for padding.
       for_inference: Whether T may be rounded up, by copies of the first row.
-        A gradient would count it several times.
+        A gradient would count that row several times.
 
     Returns:
       `token_indices` <int32>[T], the position of each row among all positions
@@ -79,7 +79,7 @@ def find_tokens(input_mask, for_inference=False):
 
 
 def find_tokens_of_parts(input_mask, part_size, step):
-    """Returns the inputs for layouts with one T in all micro-batches.
+    """Returns the inputs for layouts with the same T in all micro-batches.
 
     T is rounded up. The masks 1 1 0 and 1 0 0, in one micro-batch with `step`
     1, get 2 rows each: indices 0 1 and 3 2, places 0 1 3 and 2 4 5.
@@ -87,7 +87,7 @@ def find_tokens_of_parts(input_mask, part_size, step):
     Args:
       input_mask: <int32>[R, ..., S], 1 for tokens and 0 for padding.
       part_size: Examples of a micro-batch; divides R.
-      step: T / part_size is a multiple of this, or the positions of an example.
+      step: T / part_size is a multiple of this, or all positions of an example.
 
     Returns:
       `token_indices` <int32>[R, T / part_size], the position of each row among
@@ -99,7 +99,7 @@ def find_tokens_of_parts(input_mask, part_size, step):
     size = part_size * per_example
     is_token = tf.cast(tf.reshape(input_mask, [-1, size]) > 0, tf.int32)
     num_tokens = tf.reduce_sum(is_token, axis=-1, keepdims=True)
-    # Tokens of an example, on average over the fullest micro-batch.
+    # Average tokens of an example in the fullest micro-batch, rounded up.
     least = -(-tf.reduce_max(num_tokens) // part_size)
     num_rows = tf.minimum(tf.maximum(-(-least // step), 1) * step, per_example)
     places = tf.where(
@@ -165,11 +165,11 @@ class Padded:
     for_inference: bool = False
 
     def select(self, values):
-        """Returns the rows of <...>[B, S, ...], the values of positions."""
+        """Returns the rows' values, from values of positions [B, S, ...]."""
         return values
 
     def select_positions(self, table):
-        """Returns the rows of <float>[S, H], which all sequences share."""
+        """Returns the rows' values, from <float>[S, H] for every sequence."""
         return table
 
     def restore(self, rows):
@@ -188,15 +188,15 @@ class Padded:
         return dropout.draw_keys(seeds, dropout_id)
 
     def split_heads(self, rows, like=None):
-        """Returns the heads of rows, <float>[B, N, S, D].
+        """Splits rows into heads, <float>[B, N, S, D].
 
         In the form for inference rows are queries, keys and values side by
         side, and the result is [3, B, N, S, D].
 
         Args:
           rows: <float>[B, S, H or 3 * H].
-          like: <float>[B, S, ...], for exports the input of the product: of a
-            product that was reshaped, tf2onnx gets the shape wrong.
+          like: <float>[B, S, ...], the product's input, whose sizes are read
+            instead: tf2onnx gets the sizes of a reshaped product wrong.
         """
         batch, length, _ = shape_of(rows if like is None else like)
         width = rows.shape[-1]
@@ -209,7 +209,7 @@ class Padded:
         return tf.transpose(rows, [2, 0, 3, 1, 4])
 
     def merge_heads(self, heads):
-        """Returns the rows of heads <float>[B, N, S, D]."""
+        """Merges heads <float>[B, N, S, D] into rows."""
         batch, number, length, size = shape_of(heads)
         merged = tf.transpose(heads, [0, 2, 1, 3])
         return tf.reshape(merged, [batch, length, number * size])
@@ -244,8 +244,8 @@ class Unpadded:
             self._sequences[:, tf.newaxis] * num_heads + head
         ) * self._length + self._positions[:, tf.newaxis]
         # Positions without a row read a row of zeros after the last row. In
-        # attention they read the first row, which saves appending zeros: the
-        # keys of padding are masked, and nothing reads its queries.
+        # attention they read the first row, which saves appending zeros: keys
+        # of padding are masked, and the results of its queries are never read.
         num_rows = tf.size(indices)
         self._places = tf.minimum(places, num_rows)
         self._heads_of_positions = self._find_heads(

@@ -71,8 +71,8 @@ class BertWithOutputHead(bert_model.BertWithHead):
         if num_lstms is None:
             num_lstms = int(self.head_type == "bilstm")
         self.lstms = self._make_lstms(num_lstms)
-        # The classifier has no _HEAD_SCOPE, so like the original's, its weights
-        # are in the root scope.
+        # The classifier has no _HEAD_SCOPE, so its weights are in the root
+        # scope, as in the original.
         *scopes, name = (self.name, *self._HEAD_SCOPE)
         self.head = self.add_layer(
             heads.LinearHead,
@@ -154,7 +154,7 @@ class BertWithOutputHead(bert_model.BertWithHead):
 
 
 def _flatten(inputs, dropout_seeds):
-    """Returns inputs [B, C, S] as B * C rows, their seeds, and [B, C]."""
+    """Returns inputs [B, C, S] as B * C rows, the rows' seeds, and [B, C]."""
     flat = {}
     for name, value in inputs.items():
         flat[name] = value = tf.convert_to_tensor(value)
@@ -528,7 +528,7 @@ class BertForEmbeddings(bert_model.BertWithHead):
       A dictionary of `embedding` <float32>[B, H times the number of poolings].
 
     Raises:
-      UserError: If `pooling` has another name.
+      UserError: If `pooling` is unknown.
 
     Example:
       >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
