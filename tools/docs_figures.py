@@ -373,7 +373,7 @@ def windows() -> tuple[list[str], list[squad_features.InputFeatures]]:
 
 
 def draw_windows() -> None:
-    """Draws the tokens of each window, darker where the window counts."""
+    """Draws each window's tokens, darker if it has the most context."""
     tokens, made = windows()
     figure = new_figure(8.4, 2.6)
     axes = figure.subplots()

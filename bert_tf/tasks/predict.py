@@ -174,7 +174,7 @@ class OutputComputer:
         )
 
     def _function(self, tensors: TensorMap) -> Callable:
-        """Returns the compiled function for the ranks and types of `tensors`."""
+        """Returns the compiled function for the specs of these tensors."""
         specs = {
             name: tf.TensorSpec(
                 x.shape if self._is_static else [None] * x.shape.rank, x.dtype
