@@ -10,8 +10,8 @@ A comment names the figures that the numbers of its line show, in their order:
 A comment alone on a line is for the rows of the next table. `gpu.table.*` means
 all figures with this prefix. A number must equal its figure, rounded to the
 number's digits. In the README, the start page and the summary of the results,
-every number needs a figure or a mark. † marks a number from no committed output;
-the results repeat the number below their summary. * means measured by hand.
+every number needs a figure or a mark. † marks a number whose output is not
+committed; it is repeated below that summary. * means measured by hand.
 """
 
 import gzip

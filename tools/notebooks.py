@@ -37,7 +37,7 @@ _DROPPED = re.compile(r"(?m) - \d+s - \d+\w+/step|^INFO:tensorflow:.*\n|^.*\r")
 
 @contextlib.contextmanager
 def _kernel() -> Iterator[None]:
-    """Makes a kernel of .venv's Python that finds this Python's packages, too."""
+    """Makes a kernel of .venv's Python with this Python's packages, too."""
     own = sysconfig.get_paths()["purelib"]
     # Select the kernel's backend for figures in code: programs that cells start
     # would inherit a variable, but lack the packages of notebooks.
