@@ -283,7 +283,7 @@ class Comparison:
         return self._work_dir / "logs" / f"{check.name}.{suffix}"
 
     def _begin(self, check: Check, side: str) -> pathlib.Path:
-        """Returns the folder that a command writes to, empty."""
+        """Empties and returns the folder that a command writes to."""
         for name in ("out", side):
             shutil.rmtree(self._folder(name, check), ignore_errors=True)
         self._log_path(check, side).unlink(missing_ok=True)
@@ -363,7 +363,7 @@ class Comparison:
         )
 
     def _describe(self, side: str, script: str) -> dict[str, Any]:
-        """Returns a script's flags, and its exit status without them."""
+        """Returns a script's flags, and its exit status without any flags."""
         # Only the demo runs without flags, so it gets a wrong one to fail.
         wrong = ["--num_train_steps=-1"] if script == "run/demo.py" else []
         xml, bare = (

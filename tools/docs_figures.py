@@ -173,7 +173,7 @@ def _number(count: int) -> str:
 
 
 def embeddings() -> tuple[list[str], dict[str, np.ndarray]]:
-    """Returns tokens and the vectors whose sum the encoder reads, [T, H]."""
+    """Returns tokens, and by name the embeddings that are added up, [T, H]."""
     model = bert_tf.load_model(
         minilm.directory(), "encoder", return_embeddings=True
     )

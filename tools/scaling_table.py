@@ -178,7 +178,7 @@ def _fits() -> list[float]:
 
 
 def fitted_network() -> float:
-    """Returns the GB/s that NVIDIA's hosts reached in training, the median."""
+    """Returns the median GB/s that NVIDIA's hosts reached in training."""
     return statistics.median(_fits())
 
 

@@ -46,7 +46,7 @@ class Features(Protocol):
         """<int64>[N], tokens of each row, special ones included."""
 
     def __len__(self) -> int:
-        """N."""
+        """The number of rows, N."""
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Returns a batch of rows, padded.

@@ -123,7 +123,7 @@ class OfficialFiles:
             else:
                 paths[split] = path
         if not paths:
-            self.find_file(data_dir, missing[0], language)  # Raises.
+            self.find_file(data_dir, missing[0], language)  # Raises an error.
         for split in missing:
             logging.warning(
                 "%s has no file of the split %s, which is left out.",
@@ -179,7 +179,7 @@ class TaskFiles(abc.ABC):
       data: Maps the splits that have been loaded to their data.
     """
 
-    # The head: a key of `weight_map.HEADS`.
+    # The kind of head, a key of `weight_map.HEADS`.
     kind: ClassVar[str]
     # Stored as "variant" in task.json if another task has the same head.
     variant: ClassVar[str | None] = None
@@ -250,7 +250,7 @@ class TaskFiles(abc.ABC):
         )
 
     def check_inputs(self, path: str, **options: Any) -> None:
-        """Raises `UserError` if `read_inputs` does, without TensorFlow."""
+        """Raises the errors of `read_inputs`, without importing TensorFlow."""
         for _ in self.read_inputs(path, **options):
             pass
 

@@ -176,7 +176,7 @@ TASKS: Mapping[str, GlueTask] = {
         _glue(
             "WNLI",
         ),
-        # GLUE's diagnostic set is only a test set: train a model on MNLI.
+        # GLUE's diagnostic set is only a test set, for models trained on MNLI.
         _glue(
             "AX",
             texts=(*_SENTENCES, *_PREMISE),

@@ -157,7 +157,7 @@ class OriginalTexts:
 
 
 def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
-    """Returns the predicted characters of the words, counted without spaces.
+    """Finds a prediction in the raw words; counts characters without spaces.
 
     The prediction "steve smith" in "Steve Smith's" becomes "Steve Smith". The
     normalized words are aligned with the raw words, both without spaces. If the

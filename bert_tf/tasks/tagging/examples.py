@@ -380,7 +380,7 @@ def _require_sentence(sentences: Any, path: str) -> None:
 
 
 def _lacks_tags(word_column, tag_column, width, header) -> bool:
-    """Returns True if there is no tag column besides the word column."""
+    """Returns True if the file has no column of tags."""
     if isinstance(tag_column, str):
         return tag_column not in header
     places = [x + width if x < 0 else x for x in (word_column, tag_column)]
@@ -527,7 +527,7 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
                 f"Received: {value[:80]!r}."
             )
     if isinstance(value, str):
-        # This imports TensorFlow, so only raw texts wait for it.
+        # This imports TensorFlow, so import it only for raw texts.
         from bert_tf.text import words as words_lib
 
         words = words_lib.split_words(value)
@@ -551,7 +551,7 @@ def open_texts(path: str, word_column: int | str) -> tuple[tables.Table, str]:
       there, else "text", "words" or "tokens".
 
     Raises:
-      UserError: If it has none of these columns, or both.
+      UserError: If the table has none of these columns, or texts and words.
     """
     table = tables.read_table(path)
     if word_column in table.columns:
