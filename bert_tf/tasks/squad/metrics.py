@@ -101,9 +101,9 @@ def find_best_threshold(
     """Finds the threshold with the best F1 on questions with known answers.
 
     It tries every threshold that changes an answer: for null odds of -2 and 1,
-    these are just below -2, -2 and 1. The official search differs in two ways: it
-    also separates questions with equal odds, which no threshold can do, and it
-    returns 0 if it is best not to answer.
+    these are just below -2, -2 and 1. The official search differs in two ways:
+    it also separates questions with equal odds, which no threshold can do, and
+    it returns 0 if it is best not to answer.
 
     Returns:
       The highest F1 of any threshold of `SquadPrediction.answer`, in percent,
