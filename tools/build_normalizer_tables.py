@@ -35,8 +35,8 @@ _OTHER_WHITE_SPACE = frozenset(
     "\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 )
 
-# The value of a trie entry: this bit, offset into the pool, length in bytes
-# (fast_bert_normalizer.h of tensorflow_text).
+# A trie entry's value has this bit, then an offset into the pool, then a length
+# in bytes (fast_bert_normalizer.h of tensorflow_text).
 _DIFFERS = 0x40000000
 _LENGTH_BITS = 6
 _LEAF = 0x80000000
@@ -50,7 +50,7 @@ def normalize_code_point(
 
     Source: tokenization.py:196-297 and 362-399 of the original. The table does
     not split at ASCII punctuation and around CJK characters: the operators that
-    run after it do, because these sets of characters are fixed there.
+    run after it do, with their own, fixed sets of characters.
     """
     if char in normalizer.STAND_INS:
         return normalizer.STAND_INS[char]
@@ -83,7 +83,7 @@ def normalize_code_point(
 def normalize_code_point_on_device(char: str) -> str:
     r"""Normalizes one character as MediaPipe does; see `normalizer`.
 
-    Source: kDefaultDelimRe of its bert_tokenizer.h, in which \s is RE2's.
+    Source: kDefaultDelimRe of MediaPipe's bert_tokenizer.h; \s is RE2's.
     """
     if char in " \t\n\f\r":
         return " "
@@ -97,9 +97,9 @@ def normalize_code_point_on_device(char: str) -> str:
 
 
 def _invalid_sequences() -> Iterator[bytes]:
-    """Yields invalid UTF-8 that the operator takes for one character.
+    """Yields invalid UTF-8 that the normalizer's operator takes for characters.
 
-    These are bytes that cannot begin a character, and characters cut off at
+    It yields bytes that cannot begin a character, and characters cut off at
     each length. `bytes.decode("utf-8", "ignore")` drops them, too.
     """
     trail = range(0x80, 0xC0)
@@ -126,21 +126,21 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def build_mapping(normalize: Callable[[str], str]) -> dict[bytes, bytes]:
-    """Returns the UTF-8 of each changed character -> its normalized UTF-8."""
+    """Maps the UTF-8 of each changed character to its normalized UTF-8."""
     mapping = {sequence: b"" for sequence in _invalid_sequences()}
     for code_point in range(1, sys.maxunicode + 1):
         char = chr(code_point)
         if unicodedata.category(char) == "Cs":
             continue
         normalized = normalize(char)
-        # Keep a capital sigma's entry: for TensorFlow Lite, it is changed.
+        # TensorFlow Lite needs an entry to map a capital sigma to "σ".
         if normalized != char or char == normalizer.CAPITAL_SIGMA:
             mapping[char.encode()] = normalized.encode()
     return mapping
 
 
 def _build_pool(strings: set[bytes]) -> tuple[bytes, dict[bytes, int]]:
-    """Joins strings, short inside long: b"ab" and b"b" give b"ab", 0 and 1."""
+    """Joins strings, reusing parts: b"ab", b"b" give b"ab", offsets 0, 1."""
     pool = b""
     offsets = {}
     for string in sorted(strings, key=lambda s: (-len(s), s)):
@@ -153,7 +153,7 @@ def _build_pool(strings: set[bytes]) -> tuple[bytes, dict[bytes, int]]:
 
 
 class _DoubleArray:
-    """A trie in the Darts-clone format, keys of bytes other than zero.
+    """A trie in the Darts-clone format; no key contains a zero byte.
 
     A unit has 32 bits. A leaf is its value with the top bit set. Any other unit
     has its label in bits 0-7, a flag for a leaf below it in bit 8 and, from bit

@@ -6,7 +6,7 @@
 # Local stand-ins take the place of what Bazel would fetch: rules_python and
 # rules_cc name the native rules, and each required package is an empty
 # library, because the tests run with .venv's Python. So a dependency of BUILD
-# that the requirements lack fails here too.
+# that is missing in the requirements fails here, too.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -26,7 +26,7 @@ make_pip_hub() {
   mkdir -p "$repositories/pip"
   touch "$repositories/pip/WORKSPACE"
   local package
-  # As rules_python spells them: lower case, with underscores.
+  # Spell packages as rules_python does: lower case, with underscores.
   for package in $(grep -o -h '^[A-Za-z0-9._-]*' requirements.in requirements-test.txt |
     tr 'A-Z.-' 'a-z__'); do
     mkdir "$repositories/pip/$package"
@@ -53,7 +53,7 @@ run_bazel() {
     --noshow_loading_progress --noshow_progress "$@"
 }
 
-# Each test file must be a target: one in a new folder is easily forgotten.
+# Each test file must be a target: a file in a new folder is easily forgotten.
 check_test_targets() {
   diff <(find tests -name '*_test.py' | sed 's|^tests/||; s|\.py$||; s|/|_|g' | sort) \
     <(run_bazel query 'tests(//...)' 2> /dev/null | sed 's|^//:||' | sort) || {
@@ -67,8 +67,8 @@ make_pip_hub
 run_bazel query '//...'
 check_test_targets
 if [[ $# -eq 0 ]]; then
-  # Everything is built. The tests have run without Bazel before, so those of the
-  # lowest layers are enough to show that targets find what they depend on.
+  # Build everything. The tests have already run without Bazel, so tests of the
+  # lowest layers are enough to show that targets find their dependencies.
   set -- //... --test_tag_filters=base,flags
 fi
 run_bazel test "$@" \

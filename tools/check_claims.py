@@ -10,8 +10,8 @@ A comment names the figures that the numbers of its line show, in their order:
 A comment alone on a line is for the rows of the next table. `gpu.table.*` means
 all figures with this prefix. A number must equal its figure, rounded to the
 number's digits. In the README, the start page and the summary of the results,
-every number needs a figure or a mark. † means that no output of its command is
-committed; the number is also below that summary. * means measured by hand.
+every number needs a figure or a mark. † marks a number whose output is not
+committed; it is repeated below that summary. * means measured by hand.
 """
 
 import gzip
@@ -71,7 +71,7 @@ def read_scores() -> dict[tuple[str, str], dict[str, list[float]]]:
         for path in sorted((_RESULTS / "finetune_quality").glob("*.json"))
         for task, framework, _ in [path.stem.rsplit(".", 2)]
         for metric, score in _read(path)["scores"].items()
-        # On squad2.0, both answer nothing, so equal scores mean nothing.
+        # On squad2.0 both frameworks answer nothing, so skip their scores.
         if task != "squad2.0" and metric in ("accuracy", "exact_match", "f1")
     )
 
@@ -89,7 +89,7 @@ def compare(ours: list[float], theirs: list[float]) -> dict[str, float]:
 
 
 def is_missed(difference: float, error: float) -> bool:
-    """Returns True if a score is over 1 point and 2 standard errors lower."""
+    """Returns True for a score lower by over 1 point and 2 standard errors."""
     return difference < -1 and difference < -2 * error
 
 

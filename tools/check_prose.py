@@ -4,7 +4,7 @@
 
 - Titles of modules, classes and functions are no clauses: "What it reads.".
 - Comments are no fragments: "# Those of all parts.", "# Perhaps.".
-- Names of tests have three words after `test_`.
+- Names of tests have at least three words after `test_`.
 - Sentences of comments, docstrings and pages have at most 35 words.
 - Pages have no phrase of _PHRASES.
 - A module has one name wherever it is imported.
@@ -29,7 +29,7 @@ _MOST_WORDS = 35
 _TITLED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _BAD_TITLE = re.compile(r"(What|Whether|Which|Of|By)\b")
 _FRAGMENT = re.compile(r"(Of|Those|That of|Not \w+, which|Whose|Perhaps)\b")
-# For tools, not for readers.
+# Comments for tools, not for readers, need no sentence.
 _PRAGMA = re.compile(
     r"!|noqa|type:|pragma|fmt:|pylint|%%|\[START|Copyright|https?://|\w+=\S+$"
 )
@@ -110,7 +110,7 @@ def paragraphs(text: str) -> Iterator[Finding]:
 
 
 def long_sentences(text: str, first_line: int = 1) -> Iterator[Finding]:
-    """Yields sentences of more words than a reader holds in mind."""
+    """Yields sentences of more than _MOST_WORDS words."""
     for line, paragraph in paragraphs(text):
         for sentence in _SENTENCE_END.split(paragraph):
             if len(sentence.split()) > _MOST_WORDS:
@@ -118,7 +118,7 @@ def long_sentences(text: str, first_line: int = 1) -> Iterator[Finding]:
 
 
 def bad_prose(path: pathlib.Path) -> Iterator[Finding]:
-    """Yields what is wrong in a file of Python, by line."""
+    """Yields the bad titles, comments, names and sentences of a program."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
     yield from bad_titles(tree)
@@ -134,7 +134,7 @@ def bad_prose(path: pathlib.Path) -> Iterator[Finding]:
 
 
 def bad_page(text: str) -> Iterator[Finding]:
-    """Yields phrases and sentences of a Markdown page, its code aside."""
+    """Yields bad phrases and sentences of a Markdown page, except in code."""
 
     def blank(match):
         return "\n" * match[0].count("\n")
@@ -148,7 +148,7 @@ def bad_page(text: str) -> Iterator[Finding]:
 
 
 def aliases(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
-    """Yields each module of ours that a file imports, its name, the line."""
+    """Yields each of our modules that a file imports, its alias and line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             for x in node.names:
@@ -161,7 +161,7 @@ def aliases(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
 def bad_aliases(paths: list[pathlib.Path]) -> Iterator[tuple[str, str]]:
     """Yields imports under another name than in most files.
 
-    A file may choose its own if it gives the usual name to something else.
+    A file may use another name if its usual name means something else there.
     """
     names = {}
     uses = collections.defaultdict(lambda: collections.defaultdict(list))

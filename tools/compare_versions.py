@@ -74,7 +74,7 @@ _EVENTS = "events.out.tfevents"
 
 # Each entry is "stage/check: command". In a check of resuming, the signal that
 # stops the old code, and the file and number of lines to wait for, come before
-# the colon. In other checks, * stands for each of the words before the colon.
+# the colon. In other checks, each word before the colon replaces * in turn.
 _CHECKS = """
 data/vocabulary: run/learn_vocabulary.py --input_file={inputs}/text.txt
   --output_file={out}/vocab.txt --vocab_size=2000 --num_unused=99
@@ -180,13 +180,13 @@ class Check:
     """A command to run with both versions, to compare its results.
 
     Attributes:
-      stage: The group that it runs with.
-      name: The folder of its results.
+      stage: The group of checks that run together.
+      name: The folder of the check's results.
       stop: Signal, file and number of lines that stop a first run of the old
         code; empty if nothing is resumed.
-      command: Script and flags, with names of folders: {out} is this check's,
-        {old} has the old results, {side} has the results of the version that
-        runs, and {inputs} has the inputs of both versions.
+      command: Script and flags, with names of folders: {out} for this check's
+        results, {old} for the old results, {side} for the results of the
+        version that runs, and {inputs} for the inputs of both versions.
     """
 
     stage: str
@@ -283,7 +283,7 @@ class Comparison:
         return self._work_dir / "logs" / f"{check.name}.{suffix}"
 
     def _begin(self, check: Check, side: str) -> pathlib.Path:
-        """Returns the folder that a command writes to, empty."""
+        """Empties and returns the folder that a command writes to."""
         for name in ("out", side):
             shutil.rmtree(self._folder(name, check), ignore_errors=True)
         self._log_path(check, side).unlink(missing_ok=True)
@@ -363,7 +363,7 @@ class Comparison:
         )
 
     def _describe(self, side: str, script: str) -> dict[str, Any]:
-        """Returns a script's flags, and its exit status without them."""
+        """Returns a script's flags, and its exit status without any flags."""
         # Only the demo runs without flags, so it gets a wrong one to fail.
         wrong = ["--num_train_steps=-1"] if script == "run/demo.py" else []
         xml, bare = (
@@ -389,7 +389,7 @@ class Comparison:
 
 
 def _expand(words: list[str]) -> Iterator[str]:
-    """Yields words, and for a path with an asterisk the files it matches."""
+    """Yields words; replaces a path with an asterisk by the matching files."""
     for word in words:
         if word.startswith("/") and "*" in word:
             yield from sorted(map(str, pathlib.Path("/").glob(word[1:])))
@@ -431,7 +431,7 @@ def _folder_differences(old: pathlib.Path, new: pathlib.Path) -> Iterator[str]:
 
 
 def _find_files(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
-    """Returns files by name; TensorBoard's in one folder share a name."""
+    """Returns files by name; TensorBoard's files in a folder share a name."""
     found: dict[str, list[pathlib.Path]] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
@@ -442,7 +442,7 @@ def _find_files(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
 
 
 def _read_files(paths: list[pathlib.Path]) -> Any:
-    """Returns a file as values by name, a text, or a hash, to compare."""
+    """Reads a file for comparison: as values by name, a text, or a hash."""
     path = paths[0]
     if _EVENTS in path.name:
         return {

@@ -316,7 +316,7 @@ def _get(url: str, body: dict | None = None) -> str | None:
 
 
 def _ask(url: str) -> dict[str, Any]:
-    """Returns the metadata and the answers of each signature of strings."""
+    """Returns the metadata and the answers of signatures that take strings."""
     answers = {"metadata": json.loads(_get(f"{url}/metadata"))}
     signatures = answers["metadata"]["metadata"]["signature_def"]
     for name, signature in signatures["signature_def"].items():

@@ -34,10 +34,10 @@ class Block:
 
     Attributes:
       page: The path of the page in the repository.
-      line: The line of its first fence.
+      line: The line of the first fence.
       language: The word after the first fence, or "".
       text: The lines between the fences.
-      reason: Why it is not executed; None if it is, or if it is only parsed.
+      reason: Why it is not executed; None if it is executed or only parsed.
     """
 
     page: str

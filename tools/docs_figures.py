@@ -173,7 +173,7 @@ def _number(count: int) -> str:
 
 
 def embeddings() -> tuple[list[str], dict[str, np.ndarray]]:
-    """Returns tokens and the vectors whose sum the encoder reads, [T, H]."""
+    """Returns tokens, and by name the embeddings that are added up, [T, H]."""
     model = bert_tf.load_model(
         minilm.directory(), "encoder", return_embeddings=True
     )
@@ -373,7 +373,7 @@ def windows() -> tuple[list[str], list[squad_features.InputFeatures]]:
 
 
 def draw_windows() -> None:
-    """Draws the tokens of each window, darker where the window counts."""
+    """Draws each window's tokens, darker if it has the most context."""
     tokens, made = windows()
     figure = new_figure(8.4, 2.6)
     axes = figure.subplots()

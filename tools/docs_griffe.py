@@ -7,7 +7,7 @@ import griffe
 
 # The start of a type in a docstring, which Markdown would read as HTML.
 _TAG = re.compile(r"<(?=[A-Za-z/])")
-# Griffe shows `>>>` as code only in a section "Examples", so it is renamed.
+# Griffe shows `>>>` as code only in "Examples", so "Example" is renamed.
 _EXAMPLE = re.compile(r"(?m)^( *)Example:$")
 _CODE = re.compile(r"(`+)(.*?)\1", re.DOTALL)
 

@@ -39,7 +39,7 @@ def pages() -> tuple[dict[str, str], dict[str, bytes]]:
         summary = " ".join(summary.split("\n\n")[0].split())
         rows.append(f"| [{title}]({name}.md) | {summary} |\n")
         text, pictures = _convert(notebook, name)
-        # HTML, because the hook would rewrite a Markdown link as one to a page.
+        # Use HTML: the hook would turn a Markdown link into a link to a page.
         note = f'<a href="{name}.ipynb" download>Download the notebook</a>'
         texts[f"{FOLDER}{name}.md"] = text.replace(
             heading, f"{heading}\n\n{note}", 1

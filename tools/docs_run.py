@@ -2,8 +2,8 @@
 
 Each page runs from top to bottom in its own folder, which has the scripts, and
 tiny models under the names of real models. `python` is forked from a process
-that has imported TensorFlow, or else each of a page's up to thirty commands
-would import it.
+that has imported TensorFlow, or else each command of a page, up to thirty of
+them, would import it.
 """
 
 import contextlib
@@ -39,10 +39,10 @@ _SHORTER = {
     "distill": ["--xla=off", "--num_train_epochs=1"],
     "pretrain.": ["--xla=off", "--num_train_steps=9", "--num_warmup_steps=1"],
 }
-# A page with this flag before the classifier's first use starts without one.
+# A page that trains the classifier before it uses it gets no finished one.
 _TRAINS = "--output_dir=output/topics "
 _READY = "http://localhost:8501/readyz"
-# Pages with a server use one port, so only one of these runs at a time.
+# Pages with a server use the same port, so only one of them runs at a time.
 _server_lock = threading.Lock()
 
 _PYTHON = """\
@@ -58,7 +58,7 @@ sys.exit(int(connection.recv(20) or b"1"))
 
 def _fork_server(path: str) -> None:
     """Answers each connection with the exit status of a forked Python."""
-    # These imports start no threads, which a fork would not copy.
+    # A fork copies no threads, but these imports start none.
     import tensorflow  # noqa: F401, ICN001
 
     import bert_tf.commands  # noqa: F401
@@ -90,7 +90,7 @@ def _fork_server(path: str) -> None:
 
 
 def _wait(child: int, connection: socket.socket) -> None:
-    """Sends a child's exit status; ends the child if its caller is gone."""
+    """Sends a child's exit status; ends the child if the caller is gone."""
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
@@ -105,7 +105,7 @@ def _wait(child: int, connection: socket.socket) -> None:
 
 
 def _python(folder: str, words: list[str]) -> None:
-    """Runs like `python` with these arguments in a folder."""
+    """Runs, in a folder, what `python` with these arguments would run."""
     os.chdir(folder)
     sys.path[0] = folder
     if words[0] == "-c":

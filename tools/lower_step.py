@@ -26,7 +26,7 @@ def lower(step, iterator):
     module = hlo_pb2.HloModuleProto.FromString(lowered(stage="hlo_serialized"))
     for computation in module.computations:
         for instruction in computation.instructions:
-            # A reshape without effect, as StableHLO for GPUs has no copy.
+            # StableHLO for GPUs has no copy: reshape to the same shape.
             if instruction.opcode == "copy":
                 instruction.opcode = "reshape"
     return (

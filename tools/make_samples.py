@@ -1,8 +1,8 @@
 """Makes the small data sets of the guides, in docs/samples/.
 
 The texts of docs/samples/topics are written by hand. All other texts are filled
-templates; dev files and training files have different names and words in the
-gaps. Every call makes identical files.
+templates; names and words in the gaps differ between dev and training files.
+Every call makes identical files.
 """
 
 import csv
@@ -40,7 +40,7 @@ _JOBS = (
     "stage designer|pilot|chemist|gardener|notary|teacher|clockmaker"
 ).split("|")
 
-# {PER}, {LOC} and {ORG} become names.
+# Names of persons, places and organizations replace {PER}, {LOC} and {ORG}.
 _NAME_SENTENCES = (
     "{PER} moved from {LOC} to {LOC} in March .",
     "{ORG} opens a second office in {LOC} .",

@@ -37,7 +37,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def measure() -> dict[str, dict[str, int]]:
-    """Returns files, lines and code tokens, or words, by folder."""
+    """Returns each folder's size: files, lines and code tokens, or words."""
     sizes: dict[str, collections.Counter] = collections.defaultdict(
         collections.Counter
     )

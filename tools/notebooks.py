@@ -2,8 +2,8 @@
 
     .cache/docs-venv/bin/python -m tools.notebooks [--write] [NAME ...]
 
-The kernel is the Python of .venv. If the package with MiniLM is installed in
-it, as for the tests, its path replaces the model's name, so that nothing is
+The kernel is the Python of .venv. If it has the package with MiniLM, as for the
+tests, the package's path replaces the model's name, so that nothing is
 downloaded. --write saves the outputs in notebooks/.
 """
 
@@ -37,10 +37,10 @@ _DROPPED = re.compile(r"(?m) - \d+s - \d+\w+/step|^INFO:tensorflow:.*\n|^.*\r")
 
 @contextlib.contextmanager
 def _kernel() -> Iterator[None]:
-    """Makes a kernel of .venv's Python, with this Python's packages last."""
+    """Makes a kernel of .venv's Python with this Python's packages, too."""
     own = sysconfig.get_paths()["purelib"]
-    # Programs that cells start lack the packages of notebooks, so code and not
-    # a variable selects the kernel's backend for figures.
+    # Select the kernel's backend for figures in code: programs that cells start
+    # would inherit a variable, but lack the packages of notebooks.
     start = (
         f"import sys; sys.path.append({own!r}); import matplotlib; "
         "matplotlib.use('module://matplotlib_inline.backend_inline'); "

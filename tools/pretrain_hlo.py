@@ -7,10 +7,10 @@ Three commands, of which only the second runs on the GPU, with jax:
   python -m tools.pretrain_hlo --weights='hlo/bert-*.npz' FLAGS
 
 The first writes the program of a step (tools/lower_step.py), the initial values
-of all variables and the plan of the records, by --records_flags, the flags of
-run/create_pretraining_data.py. The last one writes the weights that the GPU
-left as checkpoints of --output_dir, without Adam's moments; run/pretrain.py
-with the same FLAGS then evaluates the last one and writes the model.
+of all variables and the plan of the records; --records_flags has the flags of
+run/create_pretraining_data.py. The last command converts the weights that the
+GPU saved to checkpoints in --output_dir, without Adam's moments. After that,
+run/pretrain.py with the same FLAGS evaluates the last one and writes the model.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ _read_config = cli.define_flags(PretrainConfig)
 
 
 def _plan_records(command_line):
-    """Returns the plan of the records; tokenizes the text for the first one."""
+    """Returns the plan of the records, after tokenizing the text."""
     from bert_tf.data.generators import streaming as streaming_generator
     from bert_tf.data.token_store import TokenStore
     from bert_tf.io import worker_processes
@@ -99,7 +99,7 @@ def _write_run(trainer, config):
 
 
 def _write_checkpoints(trainer, paths):
-    """Assigns the weights of each step and saves them."""
+    """Writes the weights of each step as a checkpoint."""
     for path in paths:
         with np.load(path) as saved:
             for name, variable in trainer.variables.items():

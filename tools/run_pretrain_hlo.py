@@ -2,9 +2,9 @@
 
   python -m tools.run_pretrain_hlo --output=$OUT hlo/bert hlo/no_nsp
 
-The records are those of run/create_pretraining_data.py, made in memory by the
-same workers; each reading takes them in another random order. `bert-N.npz` has
-the weights after N steps.
+The workers of run/create_pretraining_data.py make the records, in memory. Each
+epoch reads the records in another random order. `bert-N.npz` has the weights
+after N steps.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def make_records(plan, pool):
 
 @functools.cache
 def compile_program(program):
-    """Returns the compiled HLO, and its outputs in memory of parameters."""
+    """Returns the compiled HLO and what `find_aliases` finds in the program."""
     computation = jaxlib.xla_client.XlaComputation(program)
     device = jax.devices()[0]
     compiled = device.client.compile_and_load(
@@ -84,7 +84,7 @@ class Run:
         object.__setattr__(plan, "store_folder", store_folder)
         records = make_records(plan, pool)
         self.num_records = len(records["input_ids"])
-        # Features that records lack, such as seeds of dropout, stay.
+        # Features that records lack, such as dropout seeds, keep their values.
         self._fed = [
             number
             for number, name in enumerate(self.run["features"])
@@ -152,7 +152,7 @@ def main():
     jax.config.update("jax_enable_x64", True)
     print(jax.devices()[0].device_kind, jaxlib.__version__, flush=True)
     with concurrent.futures.ProcessPoolExecutor(
-        # jax has threads by now, and a fork of them may hang.
+        # jax has started threads, so a forked process may hang.
         mp_context=multiprocessing.get_context("spawn")
     ) as pool:
         for folder in options.folders:

@@ -48,7 +48,7 @@ _PRICES = (2, 4)
 # with 4 x 200 Gb/s each (github.com/NVIDIA/nccl-tests/issues/175).
 _IN_HOST = 232.54
 _NCCL_4_X_200 = 86.0
-# The reached share of the line rate, 4 x 25 GB/s, assumed for other networks.
+# NCCL reaches this share of 4 x 25 GB/s; other networks are assumed to as well.
 _NETWORK_SHARE = _NCCL_4_X_200 / 100
 # Assumed seconds for a step of the ring. From 64 to 256 GPUs, NVIDIA's runs add
 # 384 steps and 4.5 ms, so a step takes at most 12 microseconds.
@@ -159,7 +159,7 @@ def reduce_seconds(num_bytes: float, count: int, network: float) -> float:
 
 
 def _fits() -> list[float]:
-    """Returns the GB/s between hosts that explain each published number."""
+    """Returns the GB/s between hosts that would explain each published rate."""
     weights = parameters(read_config("large"))
     rates = []
     for table in (_FLOAT16_128, _TF32_128):
@@ -178,7 +178,7 @@ def _fits() -> list[float]:
 
 
 def fitted_network() -> float:
-    """Returns the GB/s that NVIDIA's hosts reached in training, the median."""
+    """Returns the median GB/s that NVIDIA's hosts reached in training."""
     return statistics.median(_fits())
 
 
@@ -242,7 +242,7 @@ def _headings() -> list[str]:
 
 
 def step_table() -> str:
-    """Returns a table of the operations and bytes of a step, a model a row."""
+    """Returns a table of a step's operations and bytes, one row per model."""
     rows = []
     for name in _MODELS:
         config = read_config(name)
@@ -272,7 +272,7 @@ def step_table() -> str:
 
 
 def efficiency_table(cluster: Cluster, batch: int) -> str:
-    """Returns efficiencies with a batch of sequences of 128."""
+    """Returns a table of efficiencies with `batch` sequences of 128 tokens."""
     rows = []
     for count in _COUNTS:
         shares = [
@@ -300,7 +300,7 @@ def _networks(cluster: Cluster) -> dict[str, float]:
 
 
 def _long_rate() -> float:
-    """Returns the FLOP/s at length 512 as a share of those at 128."""
+    """Returns FLOP/s at length 512 as a share of the FLOP/s at length 128."""
     config = read_config("large")
     long = operations(config, 512, 77) * _FLOAT16_512.one
     return long / (operations(config, _LENGTH, _PREDICTIONS) * _FLOAT16_128.one)
@@ -360,7 +360,7 @@ def network_table(cluster: Cluster) -> str:
         needed = []
         for model, precision in _columns():
             config = read_config(model)
-            # With many accelerators, each sends nearly twice all gradients.
+            # With many accelerators, each sends nearly all gradients twice.
             sent = 2 * parameters(config) * _GRADIENT_BYTES
             reduce = sent / (network * 1e9)
             compute = cluster.compute_seconds(config, precision, 1)

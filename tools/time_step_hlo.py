@@ -22,7 +22,7 @@ from jax.extend import mlir
 
 
 def find_aliases(text: str) -> dict[int, int]:
-    """Returns output -> parameter, for outputs in a parameter's memory."""
+    """Maps each output that reuses a parameter's memory to the parameter."""
     pairs = re.findall(r"\{(\d+)\}: \((\d+), \{\}, \w+-alias\)", text)
     return {int(output): int(parameter) for output, parameter in pairs}
 
@@ -104,7 +104,7 @@ def main() -> None:
     print(f"{device}: product {product:.0f} TFLOP/s")
     results = []
     for path in options.paths:
-        step = None  # Frees the memory of the step before.
+        step = None  # Frees the memory of the previous step.
         seconds = []
         try:
             step = Step(path)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from absl import logging
 
-# Fields of classification tasks: how logits become probabilities and answers.
+# The fields of classification tasks that turn logits into answers.
 FIELDS = ("temperature", "thresholds", "reject_below", "reject_label")
 # The default of `thresholds` and of `reject_label`.
 THRESHOLD, REJECT_LABEL = 0.5, "none of these"
@@ -33,7 +33,7 @@ def fit_temperature(
 ) -> float:
     """Returns the temperature with the least log loss.
 
-    It is 1.0 if the texts determine none, for instance if all are right.
+    It is 1.0 if no temperature is best, for instance if all answers are right.
 
     Args:
       predict: Maps a temperature to the probabilities <float>[M, L] of texts
@@ -149,6 +149,6 @@ def calibration_error(confidences: np.ndarray, is_right: np.ndarray) -> float:
 def right_among_surest(
     confidences: np.ndarray, is_right: np.ndarray
 ) -> np.ndarray:
-    """Returns <float64>[M], the share right among the 1 to M surest answers."""
+    """Returns <float64>[M]: entry i is the share right of the i + 1 surest."""
     ranked = is_right[np.argsort(-confidences, kind="stable")]
     return np.cumsum(ranked) / np.arange(1, len(ranked) + 1)

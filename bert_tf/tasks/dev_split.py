@@ -1,8 +1,8 @@
 """A dev set out of the training set: --dev_fraction and validation_split.
 
-Rows are split by a hash of the text, not by position: reordered rows give equal
-parts, and equal texts are in one part. Each label gives the same share of its
-texts to the dev set: the texts with the smallest hashes.
+Rows are split by a hash of the text, not by position, so the order of rows does
+not matter, and equal texts are in one part. Each label gives the same share of
+its texts to the dev set: the texts with the smallest hashes.
 """
 
 import dataclasses
@@ -115,10 +115,10 @@ def split(task: TaskFiles, config: Flags) -> Any:
 
 
 def write(task: TaskFiles, source: str) -> None:
-    """Writes the parts of a training set, in its own format if it has lines.
+    """Writes the parts of a training set, in the format that `split` chose.
 
     Args:
-      task: The result of `split`, to train.
+      task: The result of `split` for training.
       source: The file that was split.
     """
     places = {

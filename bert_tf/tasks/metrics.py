@@ -28,7 +28,7 @@ MICRO_PRECISION = "micro_precision"
 MICRO_RECALL = "micro_recall"
 SUBSET_ACCURACY = "subset_accuracy"
 
-# The metrics of tasks without official metrics; the first selects models.
+# Metrics of tasks without official metrics; the first selects the best model.
 METRICS_OF_PROBLEM: Mapping[str, tuple[str, ...]] = {
     "single_label": (ACCURACY, MACRO_F1, MATTHEWS),
     "multi_label": (
@@ -124,7 +124,7 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
 def compute_metrics(
     names: Sequence[str], label_ids: np.ndarray, predictions: np.ndarray
 ) -> dict[str, float]:
-    """Computes metrics: scores up to 1, not percent, and errors.
+    """Computes metrics: errors, and scores of at most 1, not percent.
 
     Args:
       names: Keys of `METRICS`.
@@ -189,7 +189,7 @@ def score_entities(
       The score of each type, sorted by name, including types that are only
       predicted; then "overall", the score of all entities.
     """
-    # This import is slow, so only scoring entities waits for it.
+    # This import is slow, so it waits until entities are scored.
     from seqeval.metrics import sequence_labeling
 
     counts = [collections.Counter() for _ in range(3)]

@@ -101,7 +101,7 @@ class PackedRows:
     def place(
         self, values: np.ndarray, indices: np.ndarray, length: int, padding: int
     ) -> np.ndarray:
-        """Returns rows of <int32>[sum of lengths], padded: <int32>[B, T]."""
+        """Pads some rows of `values`, <int32>[sum of lengths], to [B, T]."""
         starts = self.row_splits[indices][:, np.newaxis]
         position = np.arange(length)
         mask = position < self.row_splits[indices + 1][:, np.newaxis] - starts
@@ -196,7 +196,7 @@ def pack_tokens(
     vocabulary: Vocabulary,
     max_seq_length: int,
 ) -> PackedRows:
-    """Packs tokens, one or two ragged <int32>[n, None].
+    """Packs tokens, one or two ragged <int32>[n, None], into rows.
 
     `segments` are the parts of `tokens` in each row.
     """

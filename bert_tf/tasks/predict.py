@@ -35,8 +35,8 @@ from bert_tf.text.tokenizer import BertTokenizer
 
 # The model gets only these tensors; others in a batch are for the loss.
 MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
-# Examples that are featurized at a time, fewer if an example has several rows:
-# enough to batch rows of similar lengths, and few enough to fit in memory.
+# Rows that are featurized at a time: enough for batches of rows of similar
+# lengths, and few enough to fit in memory.
 EXAMPLES_PER_CHUNK = 4096
 
 
@@ -77,7 +77,7 @@ def allowed_lengths(
 class OutputComputer:
     """Computes a model's outputs for rows, in batches of similar lengths.
 
-    All calls share one compiled function, whatever the lengths are. Every
+    Except on TPUs, all lengths share one compiled function. Every
     worker receives all rows, computes its share, and returns all outputs.
 
     Args:
@@ -127,7 +127,7 @@ class OutputComputer:
           NotFiniteError: If an output is not finite.
         """
         if not len(features):
-            # Without a batch the names are unknown, so allow any name.
+            # Without a batch no output is known, so every name gets [].
             return Computed(collections.defaultdict(list), None)
         size = min(self._batch_size, self._round_up(len(features)))
         rows: dict[str, list] = {}
@@ -174,7 +174,7 @@ class OutputComputer:
         )
 
     def _function(self, tensors: TensorMap) -> Callable:
-        """Returns the compiled function for tensors of these specs."""
+        """Returns the compiled function for the specs of these tensors."""
         specs = {
             name: tf.TensorSpec(
                 x.shape if self._is_static else [None] * x.shape.rank, x.dtype
@@ -261,8 +261,8 @@ class Predictor:
 
     Args:
       model: The model, built under `strategy`.
-      task: The task that it was trained for.
-      tokenizer: The tokenizer that it was trained with.
+      task: The task that the model was trained for.
+      tokenizer: The tokenizer that the model was trained with.
       batch_size: Rows computed at once.
       num_length_buckets: As for `allowed_lengths`; the first examples
         determine the lengths.
@@ -349,7 +349,7 @@ def _report_examples(
     num_rows: int,
     on_examples: Callable[[int], object] | None,
 ) -> Callable[[int], None]:
-    """Returns a function that converts progress in rows to examples."""
+    """Returns a callback that counts finished rows and reports examples."""
     rows_done = reported = 0
 
     def on_rows(rows: int) -> None:

@@ -13,7 +13,7 @@ from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Task
 
-# Keyed by variant, or else by the kind of head.
+# The class of each task, by its variant or else by its kind of head.
 TASKS: Mapping[str, type[Task]] = {
     task.variant or task.kind: task
     for task in (
@@ -30,7 +30,7 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
     """Returns the task that a stored model was trained for.
 
     Raises:
-      UserError: If it was not fine-tuned, or its task.json is invalid.
+      UserError: If the model was not fine-tuned, or its task.json is invalid.
     """
     key = _key(stored.task)
     if key not in TASKS:
@@ -50,7 +50,7 @@ def describe_embeddings(stored: StoredModel) -> dict[str, Any]:
     """Returns the contents of task.json for the embeddings of a stored model.
 
     Pooling, normalization and length are the model's, if sentence-transformers
-    or training set them; otherwise the task's defaults and all positions.
+    or training set them; otherwise the task's defaults and the maximum length.
     """
     names = ("max_seq_length", *EmbeddingsTask().model_arguments())
     values = {
@@ -71,7 +71,7 @@ def build_task(
 ) -> Task:
     """Returns the task that task.json describes.
 
-    Models that other programs trained may lack some values: labels without
+    Models trained by other programs may lack some values: labels without
     names are named by their numbers, and `max_seq_length` is limited to what
     the model can read.
 

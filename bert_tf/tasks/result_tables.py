@@ -34,7 +34,7 @@ def write_confusion_matrix(
     reports.write_confusion_matrix(
         f"{path}.png", names, counts, accuracy_line(counts), note
     )
-    if note and len(labels) > _MAX_COLUMNS:  # Small matrices have numbers.
+    if note and len(labels) > _MAX_COLUMNS:  # Small ones have numbers anyway.
         labels = _with_numbers(labels)
     files.write_text(f"{path}.txt", confusion_matrix_text(labels, counts))
 

@@ -44,7 +44,7 @@ def read(model_dir: str) -> dict[str, Any]:
         try:
             path = os.path.join(folder, "task.json")
             values = stored_files.read_object(path)
-        except (OSError, ValueError):  # Reported when the model is read.
+        except (OSError, ValueError):  # Reading the model reports it.
             continue
         # KerasHub's presets have a task.json, too, but without "kind".
         if "kind" in values:
@@ -82,7 +82,7 @@ def check_model(config: FinetuneConfig) -> None:
 def read_for_evaluation(
     config: FinetuneConfig, kind: str
 ) -> dict[str, Any] | None:
-    """Checks the model, and returns the values that name its files' columns.
+    """Checks the model; returns the values that name the columns of its files.
 
     Args:
       config: The flags.
@@ -118,7 +118,7 @@ def describe_files(model_dir: str, flag: str) -> TaskFiles | None:
 
 
 def require_masked_lm(model_dir: str, kind: str | None) -> None:
-    """Raises `UserError` if the kind, if it is known, has no masked-LM head."""
+    """Raises `UserError` if a kind is given and has no masked-LM head."""
     if kind and weight_map.MASKED_LM not in weight_map.HEADS.get(kind, ()):
         raise UserError(
             "--model_dir must have a masked-LM head, from pretraining, for "

@@ -46,7 +46,7 @@ class Features(Protocol):
         """<int64>[N], tokens of each row, special ones included."""
 
     def __len__(self) -> int:
-        """N."""
+        """The number of rows, N."""
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Returns a batch of rows, padded.
@@ -91,8 +91,8 @@ class Task(TaskFiles):
       max_seq_length: The maximum number of tokens in a row.
     """
 
-    # The output that each row's loss reads of all rows in a step, so the step
-    # computes this output first; None if a loss reads its own row alone.
+    # The output that a row's loss reads from all rows of the step. The step
+    # computes it first for all rows. None if a loss reads its own row alone.
     coupled: ClassVar[str | None] = None
 
     max_seq_length: int = 128
@@ -131,7 +131,7 @@ class Task(TaskFiles):
 
     @property
     def method(self) -> Literal["classify", "regress"] | None:
-        """TensorFlow Serving's method of exports besides `predict`, or None."""
+        """TensorFlow Serving's method besides `predict` in exports, or None."""
         return None
 
     def rows_per_step(
@@ -213,7 +213,7 @@ class Task(TaskFiles):
     ) -> dict[str, tf.Tensor]:
         """Returns the answers of an export, eagerly or in graph.
 
-        By default they are means of `select_outputs` over each text's rows.
+        By default, answers are `select_outputs`, averaged over a text's rows.
         `texts` <int>[N], ascending, is the text of each row; None if each text
         has one row.
         """

@@ -24,7 +24,7 @@ from bert_tf.io import text_files
 
 # The kinds of splits; a task may have several of one kind, as dev_mismatched.
 TRAIN, DEV, TEST = "train", "dev", "test"
-# File names without ending; SuperGLUE has "val", the hub has "validation".
+# File names without ending: SuperGLUE has "val", Hugging Face "validation".
 USUAL_STEMS: Mapping[str, tuple[str, ...]] = {
     "train": ("train",),
     "dev": ("dev", "val", "validation"),
@@ -48,7 +48,7 @@ class SplitKey(NamedTuple):
     """The text and labels of an example, by which `dev_split` splits.
 
     Attributes:
-      text: A text, or JSON values of several; equal texts are in one part.
+      text: The text, or JSON values of several; equal texts are in one part.
       labels: The labels; both parts get a share of each label. () for none.
     """
 
@@ -72,7 +72,7 @@ class OfficialFiles:
     """The files of an official data set.
 
     Attributes:
-      title: Its name.
+      title: The data set's name.
       stems: Maps a split to the possible names of its file, without ending. The
         first that exists is read, or else a file named like the split.
       columns_without_header: The columns of files without a header.
@@ -123,7 +123,7 @@ class OfficialFiles:
             else:
                 paths[split] = path
         if not paths:
-            self.find_file(data_dir, missing[0], language)  # Raises.
+            self.find_file(data_dir, missing[0], language)  # Raises an error.
         for split in missing:
             logging.warning(
                 "%s has no file of the split %s, which is left out.",
@@ -173,13 +173,13 @@ class TaskFiles(abc.ABC):
     before they import TensorFlow, so that a bad row is reported at once.
 
     Attributes:
-      name: Its name in flags and results, such as "mrpc".
+      name: The task's name in flags and results, such as "mrpc".
       files: Maps splits to files; splits are "train", "dev" and "test", or
         begin with one of these names, as "dev_mismatched" does.
       data: Maps the splits that have been loaded to their data.
     """
 
-    # The head: a key of `weight_map.HEADS`.
+    # The kind of head, a key of `weight_map.HEADS`.
     kind: ClassVar[str]
     # Stored as "variant" in task.json if another task has the same head.
     variant: ClassVar[str | None] = None
@@ -195,7 +195,7 @@ class TaskFiles(abc.ABC):
         return splits_of(self.files, kind)
 
     def load(self, *splits: str) -> Self:
-        """Returns the task with splits' data (default: all), each read once."""
+        """Returns the task with the data of some splits, or all, read once."""
         data = dict(self.data)
         for split in splits or self.files:
             if split in data:
@@ -216,7 +216,7 @@ class TaskFiles(abc.ABC):
     def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the constructor's arguments that task.json has.
 
-        By default, all values that are named like fields and are not null.
+        By default, these are all values, except null, with the name of a field.
         """
         names = {x.name for x in dataclasses.fields(cls)}
         return {
@@ -250,7 +250,7 @@ class TaskFiles(abc.ABC):
         )
 
     def check_inputs(self, path: str, **options: Any) -> None:
-        """Raises `UserError` if `read_inputs` does, without TensorFlow."""
+        """Raises the errors of `read_inputs`, without importing TensorFlow."""
         for _ in self.read_inputs(path, **options):
             pass
 
@@ -266,7 +266,7 @@ class TaskFiles(abc.ABC):
 def _no_collection() -> Iterator[None]:
     """Turns Python's garbage collector off.
 
-    The collector would scan all rows repeatedly, half of the reading time.
+    The collector would scan all rows repeatedly, for half of the reading time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -22,13 +22,13 @@ from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
 
-# Rows with these have no gold label, so they are left out; -1.0 is for scores.
+# Values that mean "no gold label"; rows with one are left out. Scores use -1.0.
 _NO_GOLD_LABEL = ("-", "-1", "-1.0")
-# Test sets have these where the leaderboard keeps the gold labels secret.
+# Values that test files have in place of labels that the leaderboard hides.
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
-# The range of STS-B's scores.
+# STS-B's scores are in this range, so submitted scores are clipped to it.
 _LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
-# Keyed by the number of texts in a row.
+# The expected form of a row, for errors, by the number of texts in the row.
 _ROW_FORMS = {1: "a text (str)", 2: "a pair of texts"}
 
 
@@ -37,7 +37,7 @@ class InputExample:
     """One text or pair of texts (InputExample of the original).
 
     Attributes:
-      guid: Its file and line, as "dev.tsv:12".
+      guid: The example's file and line, as "dev.tsv:12".
       text_a: The text, or the first of a pair.
       text_b: The second text of a pair, or None.
       label: The label, or None if it is unknown.
@@ -91,7 +91,7 @@ class Columns:
 
 
 _KEEP_EMPTY = "; run/predict.py --keep_empty keeps it, with an empty answer"
-# The possible columns for models that do not name columns.
+# The columns to look for in a file if the model does not name its columns.
 USUAL_COLUMNS = (Columns("text", "text_pair"), Columns("text"))
 
 
@@ -145,7 +145,7 @@ def read_examples(
         examples.append(make_example(path, row, texts, label))
     is_empty = all(example.label == () for example in examples)
     if may_lack_labels and is_empty and len(columns.labels) == 1:
-        # An empty column means unknown labels, not rows that have no label.
+        # A column that is empty in all rows means unknown labels, not none.
         examples = [dataclasses.replace(e, label=None) for e in examples]
     check_all_or_none(examples)
     return examples
@@ -163,8 +163,8 @@ def make_example(
     """Returns the example of a row with one or two columns of text.
 
     Raises:
-      UserError: If a text is missing, not a string, or empty, unless
-        `may_be_empty`.
+      UserError: If a text is missing, not a string or, without `may_be_empty`,
+        empty.
     """
     where = f"{path}, line {row.line}"
     texts = [
@@ -192,8 +192,8 @@ def read_text(
     """Returns the text in a column of a row.
 
     Raises:
-      UserError: As `make_example`; the message begins with `where`, and ends
-        with `or_else`.
+      UserError: As for `make_example`. The message begins with `where`; for an
+        empty text it ends with `or_else`.
     """
     text = values.get(column)
     if not isinstance(text, str):
@@ -224,7 +224,7 @@ def text_columns(
     """Returns the columns of a table that contain the texts.
 
     Raises:
-      UserError: If the table lacks one of them.
+      UserError: If the table lacks one, or pairs are expected of a .txt file.
     """
     if tables.file_ending(table.path) != ".txt":
         table.require(columns.texts, flags)
@@ -254,8 +254,8 @@ def gather_labels(
 ) -> tuple[str, ...]:
     """Returns the labels of training examples, sorted.
 
-    Integers are sorted as numbers, other labels as strings. Logs a warning for
-    labels that may be spellings of the same label, as "1" and "1.0".
+    If all are integers, they are sorted as numbers, otherwise as strings. Logs
+    a warning for possible spellings of the same label, as "1" and "1.0".
 
     Raises:
       UserError: If there are fewer than two labels (multi-label: one).
@@ -305,8 +305,8 @@ def read_texts(
 ) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
-    The first of `choices` that the file has is read. `keep_empty` yields empty
-    texts, too; without it they raise an error that ends with `or_else`.
+    Reads the first of `choices` with all its columns in the file. `keep_empty`
+    yields empty texts, too; without it they raise an error ending in `or_else`.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column. Also if a
@@ -316,7 +316,7 @@ def read_texts(
     table = tables.read_table(path)
     columns = next(
         (c for c in choices if set(c.texts) <= set(table.columns)),
-        # The error names the choice with the fewest columns.
+        # Without a match, the error names the choice with the fewest columns.
         min(choices, key=lambda columns: len(columns.texts)),
     )
     texts = text_columns(table, columns)
@@ -366,7 +366,7 @@ def parse_row(
       may_be_empty: Whether texts may be empty, as in requests to a server.
 
     Raises:
-      UserError: If it is none of these, or a text is empty.
+      UserError: If `row` has none of these forms, or a text is empty.
     """
     if isinstance(row, Mapping):
         texts = [row[column] for column in choose_columns(row, choices)]
@@ -395,7 +395,7 @@ def choose_columns(
     """Returns the first of `choices` with all its columns in `names`.
 
     Raises:
-      UserError: If there is none.
+      UserError: If no choice has all its columns in `names`.
     """
     for columns in choices:
         if set(columns) <= set(names):
@@ -466,7 +466,7 @@ def read_official(
     """
     broken: list[int] = []
     is_test = split.startswith("test")
-    # The leaderboard numbers the rows of a test, so none may be left out.
+    # The leaderboard numbers the rows of a test file, so keep all rows.
     may_break = task.has_broken_rows and not is_test
     table = _open_official(
         task, path, on_broken_row=broken.append if may_break else None
@@ -524,7 +524,7 @@ def _official_examples(
             and row.values.get("language", language) != language
         ):
             continue
-        # Rows of a .jsonl file may differ, so find each row's label column.
+        # In a .jsonl file, the label's column may differ from row to row.
         value = next(
             (row.values[x] for x in task.label_columns if x in row.values), None
         )
@@ -566,7 +566,7 @@ def _official_label(
 
 
 def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:
-    """Returns a file of `task.submissions`: a label or score per test row.
+    """Returns the text of a submission: a label or score for each test row.
 
     Raises:
       UserError: If a prediction is not a label of the task.
@@ -575,7 +575,7 @@ def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:
     for index, prediction in enumerate(predictions):
         if task.labels is None:
             score = min(max(float(prediction), _LEAST_SCORE), _GREATEST_SCORE)
-            # With three digits, like the official baselines.
+            # Write three digits, as the files of the official baselines do.
             prediction = f"{score:.3f}"
         elif prediction not in task.labels:
             raise UserError(

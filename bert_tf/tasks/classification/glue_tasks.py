@@ -15,10 +15,10 @@ _SENTENCE = (("sentence",),)
 _SENTENCES = (("sentence1", "sentence2"),)
 _PREMISE = (("premise", "hypothesis"), ("Premise", "Hypothesis"))
 _BINARY = ("0", "1")
-# The original's order (run_classifier.py:225-227, 288-290).
+# The original's order, and so its ids (run_classifier.py:225-227, 288-290).
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-# The names of labels in files that contain numbers instead.
+# Some files have numbers in place of labels; these are the labels' names.
 _NUMBERED_NLI = {"0": "entailment", "1": "neutral", "2": "contradiction"}
 _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
 
@@ -37,7 +37,7 @@ class GlueTask(OfficialFiles):
       aliases: Other spellings of the labels.
       columns_of_longer_rows: The columns of rows with more fields than the
         header.
-      submissions: Split to the name of its file on the leaderboard.
+      submissions: Maps a split to the name of the file to submit for it.
       has_broken_rows: Whether the official files have broken rows, which are
         left out and counted.
     """
@@ -61,7 +61,7 @@ class GlueTask(OfficialFiles):
 
     @property
     def name(self) -> str:
-        """Its name in flags."""
+        """The task's name in flags."""
         return self.title.lower()
 
     @property
@@ -81,7 +81,7 @@ class GlueTask(OfficialFiles):
 
 
 def _usual_stems(prefix: str) -> dict[str, tuple[str, ...]]:
-    """Returns `USUAL_STEMS` with a second, prefixed name for each file."""
+    """Returns `USUAL_STEMS` with a second, prefixed name for each split."""
     return {
         split: (first, prefix + first, *others)
         for split, (first, *others) in USUAL_STEMS.items()
@@ -89,7 +89,7 @@ def _usual_stems(prefix: str) -> dict[str, tuple[str, ...]]:
 
 
 def _glue(title: str, prefix: str = "", **values: Any) -> GlueTask:
-    """Returns a task of GLUE with the name of its file on the leaderboard."""
+    """Returns a task of GLUE, which is submitted as the file <title>.tsv."""
     usual = {
         "stems": _usual_stems(prefix),
         "submissions": {"test": f"{title}.tsv"},
@@ -176,7 +176,7 @@ TASKS: Mapping[str, GlueTask] = {
         _glue(
             "WNLI",
         ),
-        # GLUE's diagnostic set is only a test set: train a model on MNLI.
+        # GLUE's diagnostic set is only a test set, for models trained on MNLI.
         _glue(
             "AX",
             texts=(*_SENTENCES, *_PREMISE),
@@ -188,7 +188,7 @@ TASKS: Mapping[str, GlueTask] = {
             label_columns=("Label", "label"),
             aliases=_NUMBERED_NLI,
         ),
-        # {language} is the value of --language; training data are translated.
+        # --language replaces {language}; the training data are translations.
         GlueTask(
             title="XNLI",
             texts=(*_SENTENCES, ("premise", "hypo"), *_PREMISE),
@@ -235,14 +235,14 @@ TASKS: Mapping[str, GlueTask] = {
 }
 
 
-# Tasks of a group ask one question about texts, so they can share a model.
+# The tasks of a group ask the same question, so one model serves them all.
 _ALIKE = (frozenset({"mnli", "ax", "snli", "xnli"}), frozenset({"mrpc", "qqp"}))
 
 
 def are_alike(name: str, other: str | None) -> bool:
-    """Returns True if a model of one task may predict for another, by name.
+    """Returns True if a model of one named task may predict for the other.
 
-    Names that are not in `TASKS`, such as "custom", are like all names.
+    Returns True, too, if a name is not in `TASKS`, such as "custom".
     """
     if name == other or not {name, other} <= TASKS.keys():
         return True

@@ -1,4 +1,4 @@
-"""Labels of classification: names, several names or numbers."""
+"""Labels of classification: a name, several names or a number for a text."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 
 ProblemType = Literal["single_label", "multi_label", "regression"]
-# Depends on the problem type: a name, several names, or a number.
+# By problem type: a name, several names (multi_label) or a number (regression).
 Label = str | tuple[str, ...] | float
 
 # The value of --class_weights that gives all labels the same total weight.
@@ -26,7 +26,7 @@ BALANCED = "balanced"
 # Matches label:weight for any label, so that an error can quote a bad pair.
 _ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
 _MAX_LABELS_SHOWN = 10
-# The values of a column for a single label of a multi-label problem.
+# Values in a label's own column: the text lacks the label, or has it.
 _FALSE, _TRUE = ("0", "false", "0.0"), ("1", "true", "1.0")
 
 
@@ -53,7 +53,7 @@ def parse_number(where: str, value: Any) -> float:
     """Returns a regression label.
 
     Raises:
-      UserError: If it is not a finite number in float32, or is written with
+      UserError: If the value is no finite number in float32, or is written with
         underscores, as 1_000.
     """
     try:
@@ -76,11 +76,11 @@ def read_label(
     problem_type: ProblemType,
     separator: str,
 ) -> Label | None:
-    """Returns the label of a row of a table; None if it has none.
+    """Returns the label of a table's row; None if the row has none.
 
     Args:
-      where: The row, for messages.
-      values: Column to value.
+      where: The row's place, for messages.
+      values: The row, column to value.
       columns: The column of the label, or one column for each label.
       problem_type: The problem type.
       separator: The separator of several names in one column.
@@ -107,7 +107,7 @@ def parse_name(where: str, value: Any) -> str:
     """Returns a label as a string: 1 is "1" and JSON's true is "true".
 
     Raises:
-      UserError: If it is a list, an object, null or NaN.
+      UserError: If the value is a list, an object, null or NaN.
     """
     if value is None or _is_nan(value) or isinstance(value, list | dict):
         raise UserError(
@@ -129,7 +129,7 @@ def parse_label(
       problem_type: The problem type.
 
     Raises:
-      UserError: If it is not among the labels, or of another type.
+      UserError: If it is not among the labels or does not fit the problem type.
     """
     if problem_type == "regression":
         return parse_number("The example", value)
@@ -144,7 +144,7 @@ def parse_label(
     if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
-    # Indices are distinct integers, so this is a vector of the wrong length.
+    # Floats or repeats are no indices, but a vector of the wrong length.
     is_vector = any(isinstance(x, float | np.floating) for x in value)
     if all(is_flag) and (is_vector or len({*value}) < len(value)):
         raise UserError(
@@ -155,7 +155,7 @@ def parse_label(
 
 
 def is_one_hot(value: Any, num_labels: int) -> bool:
-    """Returns True for `num_labels` values, at least two: one 1, the rest 0."""
+    """Returns True for `num_labels` > 1 values, one of them 1, all others 0."""
     return (
         isinstance(value, list | tuple | np.ndarray)
         and len(value) == num_labels > 1
@@ -279,7 +279,7 @@ def check_few(
     """Checks that few-shot training can learn from labeled texts.
 
     Raises:
-      UserError: If a text has two labels, or a label has one text.
+      UserError: If a text has two labels, or a label has fewer than two texts.
     """
     seen = {}
     for number, example in enumerate(examples):
@@ -323,7 +323,7 @@ def balanced_weights(
     Four examples of "a" and two of "b" give the weights 0.75 and 1.5.
 
     Raises:
-      UserError: If a label has no examples; `path` is for the error.
+      UserError: If a label has no examples; the message names `path`.
     """
     counts = Counter(example.label for example in examples)
     missing = [label for label in labels if not counts[label]]

@@ -1,7 +1,7 @@
 """The classification and regression task, for texts and pairs of texts.
 
 Shapes:
-  N: rows of features, or examples.
+  N: number of rows of features, or of examples.
   B: batch size.
   L: number of labels; 1 for regression.
 """
@@ -80,7 +80,7 @@ def convert_examples_to_features(
     label_ids = convert_labels(examples, labels, problem_type)
     is_single = problem_type == "single_label"
     if label_ids is None or (is_single and OUTSIDE in label_ids):
-        return rows  # Without labels there is no loss.
+        return rows  # Without `label_ids`, no loss is computed.
     targets = {LABEL_IDS: label_ids[rows.examples]}
     return dataclasses.replace(rows, targets=targets)
 
@@ -102,7 +102,7 @@ def convert_labels(
         return np.array(values, np.float32)
     ids = {label: index for index, label in enumerate(labels)}
     if problem_type == "single_label":
-        # Readers accept one unknown label, `reject_label`: it gets `OUTSIDE`.
+        # Files may have one more label, `reject_label`, which gets `OUTSIDE`.
         return np.array([ids.get(x, OUTSIDE) for x in values], np.int32)
     label_ids = np.zeros([len(values), len(ids)], np.float32)
     for row, names in zip(label_ids, values, strict=True):
@@ -110,7 +110,7 @@ def convert_labels(
     return label_ids
 
 
-# The labels' probabilities, <float32>[L], or the score of a regression, [1].
+# The probabilities of a text's labels, <float32>[L], or its score, [1].
 Prediction = np.ndarray
 
 
@@ -119,7 +119,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
     """Predicts one label, any number of labels, or a score for each text.
 
     Attributes:
-      metric_names: Keys of `metrics.METRICS`; the first selects models.
+      metric_names: Keys of `metrics.METRICS`; the first selects the best model.
       doc_stride: The distance between the starts of windows of long texts, in
         tokens; None truncates long texts.
       head: "linear" or "bilstm".
@@ -142,7 +142,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     @property
     def more_is_better(self) -> bool:
-        """True unless `metric` is an error."""
+        """True unless `metric` measures an error."""
         return self.metric not in metrics.LESS_IS_BETTER
 
     @property
@@ -241,7 +241,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         outputs: Mapping[str, Sequence[np.ndarray]],
         tokenizer: BertTokenizer,
     ) -> list[Prediction]:
-        """Returns probabilities or scores, means over an example's windows."""
+        """Returns each example's probabilities or score, the windows' mean."""
         logits = tf.constant(np.stack(outputs["logits"]), tf.float64)
         decoded = self.decode({"logits": logits}, features.examples)
         if self.problem_type == "regression":
@@ -255,7 +255,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         outputs: TensorMap,
         texts: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
-        """Returns the predictions of texts by name, eagerly or in graph.
+        """Returns the predictions of texts by output name, eagerly or in graph.
 
         Args:
           outputs: `logits` <float>[N, L].
@@ -291,7 +291,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         return named | {"probabilities": values}
 
     def _assigned_labels(self, probs: tf.Tensor) -> tf.Tensor:
-        """Returns <string>[texts, L]: assigned labels, then "", as a, c, ""."""
+        """Returns <string>[texts, L]: the assigned labels, padded with ""."""
         count = len(self.labels)
         is_assigned = probs >= tf.cast(self.assigned_from, probs.dtype)
         # Sort by label id, with the labels that are not assigned at the end.
@@ -305,7 +305,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
     def prediction_to_json(
         self, example: InputExample, prediction: Prediction
     ) -> dict[str, Any]:
-        """Returns `label` and probabilities, `labels`, or `score`."""
+        """Returns `score`, or `label` or `labels` with all probabilities."""
         values = prediction.tolist()
         if self.problem_type == "regression":
             return {"score": values[0]}
@@ -321,14 +321,14 @@ class ClassificationTask(ClassificationFiles, task.Task):
         }
 
     def label(self, prediction: Prediction) -> str:
-        """Returns the most probable label, or the label of rejected texts."""
+        """Returns the best label, or `reject_label` if it is too improbable."""
         if prediction.max() < np.float32(self.reject_below or 0.0):
             return self.reject_label
         return self.labels[int(np.argmax(prediction))]
 
     @property
     def assigned_from(self) -> np.ndarray:
-        """<float32>[L] or [], the lowest probability of an assigned label."""
+        """<float32>[L] or [], the lowest probability that assigns a label."""
         chosen = self.thresholds
         return np.float32(confidence.THRESHOLD if chosen is None else chosen)
 
@@ -339,7 +339,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> "ClassificationTask":
         """Returns the task with temperature and thresholds fitted to examples.
 
-        The model must not be trained on these, or it would seem too accurate.
+        Examples that the model was trained on would make it seem too accurate.
         """
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         task, is_multi = self, self.problem_type == "multi_label"
@@ -378,7 +378,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         """Returns the probabilities of answers, and whether they are correct.
 
         A text's answer is its most probable label. In multi-label tasks each
-        label is one: at probability 0.2 the answer is "no" with 0.8.
+        label is an answer: a probability of 0.2 is the answer "no" with 0.8.
         """
         values = np.stack(predictions)
         if self.problem_type == "single_label":
@@ -394,7 +394,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         predicted = self.predicted_ids(predictions)
         if self.official is not None and self.labels is not None:
-            # GLUE's F1 counts id 1, so convert a model's ids to GLUE's order.
+            # GLUE's F1 takes id 1 as the positive class, so use GLUE's order.
             ids = np.array([self.official.labels.index(x) for x in self.labels])
             label_ids, predicted = ids[label_ids], ids[predicted]
         if self.official is not None or self.labels is None:
@@ -437,12 +437,12 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> None:
         """Writes the original's test_results.tsv, plots and tables.
 
-        The first test set gets test_results.tsv, further ones a file with their
+        The first test set gets test_results.tsv, further sets a file with their
         name, as test_mismatched_results.tsv. Examples with labels get a plot
         and a table: confusion_matrix.png and .txt for single labels,
         label_scores.png and .txt for multi-label problems, score_scatter.png
         and .txt for scores. Probabilities also get calibration.png and .txt.
-        These names begin with the split unless it is "dev".
+        Names of plots and tables begin with the split unless it is "dev".
         """
         if split.split("_")[0] == TEST:
             is_first = split == self.splits(TEST)[0]
@@ -484,7 +484,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     @property
     def text_choices(self) -> Sequence[tuple[str, ...]]:
-        """The columns of the texts in a row that is a mapping."""
+        """The sets of columns that a row given as a mapping may have."""
         if self.official is not None:
             return self.official.texts
         return [columns.texts for columns in self.column_choices]
@@ -559,7 +559,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
 
 def results_text(predictions: Sequence[Prediction]) -> str:
-    """Returns a line per example, with its probabilities between tabs.
+    """Returns a line per example: its probabilities, separated by tabs.
 
     Source: run_classifier.py:952-968 of the original, which writes `str` of a
     <float32>.

@@ -43,10 +43,10 @@ class ClassificationFiles(TaskFiles):
       thresholds: The lowest probability that assigns each label of a
         multi-label task; None for 0.5.
       reject_below: The lowest probability of an answer; None for any.
-      reject_label: The answer if the best label is less probable.
-      calibrates: Whether dev selects temperature and thresholds.
-      reject_precision: The share of correct answers for which dev selects
-        `reject_below`; or None.
+      reject_label: The answer if no label reaches `reject_below`.
+      calibrates: Whether temperature and thresholds are fitted on dev.
+      reject_precision: The share of correct answers that `reject_below`, fitted
+        on dev, must reach; None if it is not fitted.
     """
 
     kind: ClassVar[str] = "classification"
@@ -117,7 +117,7 @@ class ClassificationFiles(TaskFiles):
         return {name: x for name, x in values.items() if x is not None}
 
     def with_threshold(self, stored: Mapping[str, Any]) -> Self:
-        """Returns the files with the model's `confidence`, if none is set."""
+        """Returns the files with the model's `confidence` for unset fields."""
         known = self.stored({**stored, **self.confidence()})
         values = {x: known.get(x) for x in confidence.FIELDS}
         return dataclasses.replace(self, **values)
@@ -125,17 +125,17 @@ class ClassificationFiles(TaskFiles):
     def may_calibrate(self, config: Flags) -> bool:
         """Returns True if training on custom labels can fit a calibration.
 
-        Fitting reads the dev set, or cross-validation of few-shot training.
+        Fitting needs a dev set, or the cross-validation of few-shot training.
         """
         is_own = self.official is None and self.problem_type != "regression"
         has_fit = config.do_eval or getattr(config, "few_shot", False)
         return is_own and config.do_train and has_fit
 
     def with_confidence(self, config: Flags) -> Self:
-        """Returns the files with the flags on calibration and rejection.
+        """Returns the files, changed by the calibration and rejection flags.
 
         Raises:
-          UserError: If they do not fit the task.
+          UserError: If the flags do not fit the task.
         """
         calibrates, label = config.calibrate, self.reject_label
         if calibrates is None:
@@ -161,7 +161,7 @@ class ClassificationFiles(TaskFiles):
     def with_labels_of(self, path: str) -> Self:
         """Returns the files with a training set's labels, if still unknown.
 
-        Evaluation reads them, too, if the model does not name its labels.
+        Evaluation needs them, too, if the model does not name its labels.
         """
         if self.labels is not None or self.problem_type == "regression":
             return self

@@ -20,7 +20,7 @@ from bert_tf.tasks.task_files import TaskFiles
 
 # The columns of texts to embed; the first that a file has is read.
 TEXT_COLUMNS = ("text", "sentence")
-# The columns of training files: a pair with a score, or an anchor's texts.
+# Columns of training files: a scored pair, or an anchor with other texts.
 SCORE = "score"
 _SCORED = ("text_a", "text_b", SCORE)
 _GROUP = ("anchor", "positive", "negative")
@@ -29,7 +29,7 @@ _FORMS = (_SCORED, _GROUP, _GROUP[:2])
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingsFiles(TaskFiles):
-    """The files of embeddings: a text in each row."""
+    """Files of texts to embed, one text in each row."""
 
     kind: ClassVar[str] = "embeddings"
 
@@ -70,7 +70,7 @@ class PairFiles(EmbeddingsFiles):
 
         Raises:
           UserError: If the file is not a table with these columns, has fewer
-            than two positives, or a row is invalid (see `parse`).
+            than two different positives, or a row is invalid (see `parse`).
         """
         path = self.files[split]
         table = tables.read_table(path)
@@ -112,7 +112,7 @@ def choose_columns(
 def parse(
     where: str, values: Mapping[str, Any], columns: Iterable[str]
 ) -> dict[str, Any]:
-    """Returns an example of the columns.
+    """Returns a row's values in some columns, as an example.
 
     Raises:
       UserError: If a text is empty, or a score is not from -1 to 1.

@@ -68,7 +68,7 @@ class EmbeddingsTask(EmbeddingsFiles, task.Task):
         tokenizer: BertTokenizer,
         is_training: bool = False,
     ) -> PackedRows:
-        """Converts texts to rows, one each, and logs how many were cut."""
+        """Converts each text to a row, and warns of truncated texts."""
         texts = [example.text_a for example in examples]
         rows = packed_rows.pack_texts(
             texts, None, tokenizer, self.max_seq_length
@@ -137,13 +137,13 @@ class PairsTask(PairFiles, EmbeddingsTask):
     """Learns embeddings from pairs of texts, for models of `EmbeddingsTask`.
 
     Anchors are trained to be closer to their positive than to the other texts
-    of all rows in a step (`in_batch_losses`). If pairs have a score, their
-    cosine is trained to equal it. On dev, each anchor searches the positives
-    and negatives of the whole file.
+    of all rows in a step (`in_batch_losses`). If pairs have a score, the cosine
+    of a pair's vectors is trained to equal it. On dev, each anchor searches the
+    positives and negatives of the whole file.
     """
 
     def _is_scored(self, kind: str) -> bool:
-        """Returns True if the files of a kind of splits have scores."""
+        """Returns True if the splits of a kind, such as "dev", have scores."""
         data = [self.data[x] for x in self.splits(kind) if x in self.data]
         firsts = [one.examples[0] for one in data if one.examples]
         return any(SCORE in first for first in firsts)
@@ -189,7 +189,7 @@ class PairsTask(PairFiles, EmbeddingsTask):
     def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B]: cross entropies, or squared errors of cosines.
 
-        sentence-transformers calls them MultipleNegativesRankingLoss and
+        sentence-transformers calls these MultipleNegativesRankingLoss and
         CosineSimilarityLoss.
         """
         if SCORES not in batch:
@@ -255,7 +255,7 @@ def in_batch_losses(
     Args:
       embeddings: <float32>[B, C, H]: anchor, positive and maybe negative.
       text_ids: <int32>[B, C], a number for each text or each class of texts.
-      is_row: <bool>[B], false for rows that are blank.
+      is_row: <bool>[B], False for rows of weight 0: no candidates.
 
     Returns:
       <float32>[B].
@@ -292,7 +292,7 @@ def score_retrieval(
 
     Args:
       groups: Anchor, positive and maybe negative of each example.
-      units: <float32>[N, C, H], their embeddings, of length 1.
+      units: <float32>[N, C, H], the texts' embeddings, of length 1.
     """
     _, places, ids = np.unique(
         np.array(groups, object), return_index=True, return_inverse=True

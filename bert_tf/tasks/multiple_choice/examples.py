@@ -32,7 +32,7 @@ class MultipleChoiceExample:
     """A context with choices.
 
     Attributes:
-      guid: Its file and line, as "val.csv:12".
+      guid: The example's file and line, as "val.csv:12".
       context: The text that the choices continue or answer, or None.
       choices: Two or more choices.
       names: The name of each choice: its column, or its index.
@@ -109,7 +109,7 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
             "label",
         ),
     ),
-    # Choose the statement that is against common sense.
+    # The task: which of two statements is against common sense?
     "comve_a": OfficialChoices(
         title="ComVE, sub-task A",
         columns=Columns(
@@ -117,7 +117,7 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
             right="Incorrect Statement",
         ),
     ),
-    # Choose the reason why a statement is against common sense.
+    # The task: which reason explains why a statement is nonsense?
     "comve_b": OfficialChoices(
         title="ComVE, sub-task B",
         columns=Columns(
@@ -315,7 +315,7 @@ def _reorder(
     examples: Sequence[MultipleChoiceExample], lines: Sequence[int]
 ) -> list[MultipleChoiceExample]:
     """Shuffles the choices of each example; the example's line is the seed."""
-    # This imports TensorFlow, so only shuffled choices wait for it.
+    # This imports TensorFlow, so import it only to shuffle choices.
     from bert_tf import stateless_random
 
     most = max(len(example.choices) for example in examples)
@@ -380,7 +380,7 @@ class MultipleChoiceFiles(TaskFiles):
         return examples
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
-        # `read` may shuffle choices by line, so sort them for equal keys.
+        # `read` may shuffle choices: sort them, so equal rows have equal keys.
         return [
             SplitKey(x.context or tuple(sorted(x.choices))) for x in examples
         ]

@@ -130,7 +130,7 @@ class Prediction(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
-    """Selects one of an example's choices; examples may have different numbers.
+    """Selects one of an example's choices; the number of choices may vary.
 
     Attributes:
       head: "linear" or "bilstm".
@@ -188,7 +188,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         tokenizer: BertTokenizer,
     ) -> list[Prediction]:
         """Returns the probabilities of each example's choices."""
-        del features, tokenizer  # A row is an example.
+        del features, tokenizer  # Each row of outputs is an example.
         logits = tf.constant(np.stack(outputs[_LOGITS]), tf.float64)
         counts = [len(example.choices) for example in examples]
         is_there = tf.sequence_mask(counts, logits.shape[1])
@@ -211,11 +211,11 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         """
         logits = outputs[_LOGITS]
         if is_there is not None:
-            # A text without choices keeps its logits: never mask all of a row.
+            # If all choices of a row are missing, mask none of them.
             is_there |= ~tf.reduce_any(is_there, -1, keepdims=True)
             logits = tf.where(is_there, logits, logits.dtype.min)
         probs = tf.nn.softmax(logits)
-        # An empty batch of Examples has C = 0, but argmax needs one choice.
+        # An empty batch may have C = 0, but argmax needs at least one choice.
         missing = tf.cast(tf.shape(probs)[1] == 0, tf.int32)
         padded = tf.pad(probs, [[0, 0], [0, missing]])
         return {
@@ -326,5 +326,5 @@ def _mask_missing(
     masked: float,
 ) -> tf.Tensor:
     """Returns the logits <float32>[B, C], `masked` for missing choices."""
-    is_choice = batch[INPUT_MASK.name][:, :, 0] > 0  # At [CLS], [B, C].
+    is_choice = batch[INPUT_MASK.name][:, :, 0] > 0  # [B, C], at [CLS].
     return tf.where(is_choice, outputs[_LOGITS], masked)

@@ -24,9 +24,9 @@ from bert_tf.tasks.task_files import TaskFiles
 # Words are separated as in run_squad.py:232-235 of the original.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 # Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
-# spaces, so a "word" may be a passage. It is one if it is longer than
-# _LONGEST_NAME, or if such characters are at least _UNSPACED_SHARE of the
-# paragraph (in SQuAD at most 5%); otherwise it is a name.
+# spaces, so a "word" of them is a passage or a name. It is a passage if it is
+# longer than _LONGEST_NAME, or if such characters are at least _UNSPACED_SHARE
+# of the paragraph (in SQuAD at most 5%); otherwise it is a name.
 _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
@@ -73,7 +73,7 @@ class SquadExample:
     answer_start: int | None = None
 
     def is_unspaced(self, *words: int) -> bool:
-        """Returns True if a word is text of a script without spaces."""
+        """Returns True if any of these words is a passage without spaces."""
         return any(
             _WITHOUT_SPACES.search(word)
             and (len(word) > _LONGEST_NAME or self._is_unspaced)
@@ -150,7 +150,7 @@ def read_dataset(
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    """Logs a warning once, although the check and the task read the file."""
+    """Logs a warning only once, although a file may be read twice."""
     logging.warning("%s", message)
 
 
@@ -173,7 +173,7 @@ def _check_answers(question: dict[str, Any], where: str) -> None:
 def _check_paragraphs(
     dataset: list[Any], source: str
 ) -> Iterator[tuple[str, Any]]:
-    """Yields each question with its place, and checks its paragraph."""
+    """Yields each question with its place in the file; checks paragraphs."""
     for article_number, article in enumerate(dataset):
         article_place = f"{source}: data[{article_number}]"
         paragraphs = text_files.require_value(
@@ -197,9 +197,9 @@ def build_examples(
     """Converts each question to an example.
 
     Training leaves out questions if the paragraph lacks the answer at its
-    offset, and logs at most `max_ids` of their ids; None logs all. Otherwise
-    offsets are not read. If all lists of answers are empty and no question has
-    "is_impossible", the answers count as unknown.
+    offset, and logs at most `max_ids` of their ids; None logs all. Without
+    `is_training`, offsets are not read. If all lists of answers are empty and
+    no question has "is_impossible", the answers count as unknown.
 
     Source: read_squad_examples (run_squad.py:227-306 of the original).
 
@@ -338,13 +338,13 @@ def _add_answer(
         )
     text, offset = answer
     last = offset + len(text) - 1
-    # The word with the first or last character, or else the word before it.
+    # An answer may begin or end between words: take the word before.
     start = bisect.bisect(example.doc_token_starts, offset) - 1
     end = bisect.bisect(example.doc_token_starts, last) - 1
     if not text.strip() or start < 0 or last >= context_length:
         return None
-    # Search in the words, as they may have more, such as "(1895-1943)." for
-    # 1895. They may contain white space such as U+00A0, so normalize it.
+    # Search within the words, which may be longer than the answer, such as
+    # "(1895-1943)." for 1895. They may contain U+00A0, so normalize spaces.
     words = " ".join(example.doc_tokens[start : end + 1])
     if " ".join(text.split()) not in " ".join(words.split()):
         return None
@@ -361,7 +361,7 @@ def _add_answer(
 
 
 def _find_nearest(context: str, text: str, offset: int) -> int | None:
-    """Returns the text's occurrence nearest to an offset; None without any."""
+    """Returns where a text occurs nearest to an offset, or None if nowhere."""
     before = context.rfind(text, 0, offset + len(text))
     places = {before, context.find(text, offset)} - {-1}
     return min(places, key=lambda place: abs(place - offset), default=None)
@@ -407,8 +407,8 @@ def read_questions(path: str) -> Iterator[SquadExample]:
         an id are named by file and line.
 
     Raises:
-      UserError: If the file is neither, or a question or context of a table is
-        empty; in SQuAD files they may be empty, as in the original.
+      UserError: If the file has neither form, or a question or context of a
+        table is empty. In SQuAD files both may be empty, as in the original.
     """
     if tables.file_ending(path) == ".json" and not has_rows(path):
         yield from read_squad_examples(path, False, with_answers=False)
@@ -447,7 +447,7 @@ def parse_question(row: Any) -> SquadExample:
         pair (question, context).
 
     Raises:
-      UserError: If it is neither, or a text is empty.
+      UserError: If `row` is neither, or a text is empty.
     """
     pair = classification_examples.parse_row(row, [(QUESTION, CONTEXT)])
     qas_id = row.get(ID) if isinstance(row, Mapping) else None
@@ -474,8 +474,8 @@ class SquadFiles(TaskFiles):
     def read(self, split: str) -> tuple[SquadExample, ...]:
         """Reads a SQuAD file.
 
-        Training questions are left out, as in the original, and counted if the
-        paragraph lacks the answer.
+        As in the original, training questions are left out if the paragraph
+        lacks the answer; they are counted.
 
         Raises:
           UserError: If the file is invalid or has nothing to train on, or a

@@ -40,7 +40,7 @@ class InputFeatures:
     """[CLS] question [SEP] window of the paragraph [SEP], without padding.
 
     Attributes:
-      example_index: The index of its example.
+      example_index: The index of the window's example.
       input_ids: <int32>[T].
       doc_offset: The position of the paragraph's first token in `input_ids`.
       word_indices: The word of each paragraph token, <int32>[tokens].
@@ -194,7 +194,7 @@ class _Tokens:
 
 
 def _to_characters(texts: Sequence[str], places: tf.RaggedTensor) -> np.ndarray:
-    """Converts byte offsets, ragged <int32>[n, None], to <int32>[tokens]."""
+    """Converts ragged byte offsets [n, None] to characters, <int32>[tokens]."""
     encoded = [text.encode() for text in texts]
     is_first = np.frombuffer(b"".join(encoded), np.uint8) & 0xC0 != 0x80
     num_before = np.concatenate([[0], np.cumsum(is_first, dtype=np.int32)])
@@ -253,7 +253,7 @@ class _Document:
     def find(self, example: SquadExample, answer: np.ndarray) -> range:
         """Returns the token range of the answer.
 
-        A word may hold more than the answer, as "(1895-1943)." for 1895, so
+        A word may be longer than the answer, as "(1895-1943)." for 1895, so
         the answer's own tokens are searched within its words. In unspaced text
         the range has the tokens that overlap the answer's characters.
         """
@@ -301,7 +301,7 @@ def _find_max_context(
     """
     best = np.zeros([num_tokens], np.int64)
     best_scores = np.full([num_tokens], -1.0)
-    # Go window by window: windows times tokens would not fit in memory.
+    # Go window by window, as [windows, tokens] would not fit in memory.
     for number, (start, length) in enumerate(spans):
         shown = slice(start, start + length)
         left = np.arange(length)

@@ -33,8 +33,8 @@ def evaluate(
     Args:
       examples: The questions with their reference answers.
       answers: Question id to answer, "" for none. A question of 1.1 that is
-        missing counts as wrong; 2.0 needs all, as the official evaluator
-        would ignore missing ones.
+        missing counts as wrong. 2.0 needs all questions, because the official
+        evaluator would ignore missing ones.
       version_2_with_negative: Whether some questions have no answer.
 
     Returns:
@@ -100,10 +100,10 @@ def find_best_threshold(
 ) -> tuple[float, float]:
     """Finds the threshold with the best F1 on questions with known answers.
 
-    It tries every threshold that changes an answer; for the odds -2 and 1 these
-    are just below -2, -2 and 1. The official search differs in two ways: it
-    also counts thresholds between questions of equal odds, which no threshold
-    separates, and returns 0 if it is best not to answer.
+    It tries every threshold that changes an answer: for null odds of -2 and 1,
+    these are just below -2, -2 and 1. The official search differs in two ways:
+    it also separates questions with equal odds, which no threshold can do, and
+    it returns 0 if it is best not to answer.
 
     Returns:
       The highest F1 of any threshold of `SquadPrediction.answer`, in percent,
@@ -140,7 +140,7 @@ def _score(example: SquadExample, answer: str) -> tuple[float, float]:
     """Returns exact match and F1 of one answer to a question of 2.0."""
     predicted = _tokens(answer)
     references = [_tokens(text) for text in example.answers]
-    # References without words do not count; if none is left, "" is correct.
+    # References without words do not count. If none is left, "" is correct.
     references = [tokens for tokens in references if tokens] or [[]]
     if not predicted:
         f1 = int([] in references)

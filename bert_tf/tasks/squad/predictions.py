@@ -75,7 +75,7 @@ class SquadPrediction:
     def answer(self, null_score_diff_threshold: float = 0.0) -> str:
         """Returns the answer; "" if `null_odds` exceeds the threshold.
 
-        If "no answer" is the only candidate it is ""; the original crashes.
+        If "no answer" is the only candidate, returns ""; the original crashes.
         """
         if self.null_odds is None:
             return self.nbest[0].text
@@ -157,7 +157,7 @@ class OriginalTexts:
 
 
 def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
-    """Returns the predicted characters of the words, counted without spaces.
+    """Finds a prediction in the raw words; counts characters without spaces.
 
     The prediction "steve smith" in "Steve Smith's" becomes "Steve Smith". The
     normalized words are aligned with the raw words, both without spaces. If the
@@ -289,7 +289,7 @@ def _best_indices(logits: np.ndarray, n_best_size: int) -> np.ndarray:
 def _find_null(windows: Sequence[_Window]) -> _Candidate:
     """Returns "no answer" with the lowest score among the windows.
 
-    Without windows its logits are 0.
+    Without windows, the logits are 0.
     """
     return min(
         (
@@ -308,7 +308,7 @@ def _keep_best(
     find: Callable[..., tuple[str, int, int]],
     n_best_size: int,
 ) -> list[NbestPrediction]:
-    """Returns the best answers of distinct texts, still with probability 0."""
+    """Returns the best distinct answers; probabilities are computed later."""
     nbest: dict[str, NbestPrediction] = {}
     for one in candidates:
         if len(nbest) >= n_best_size:
@@ -415,9 +415,9 @@ def combine(
 ) -> list[SquadPrediction]:
     """Combines systems by the mean probability of each answer.
 
-    An answer that a system's n best lack has probability 0 there. The null odds
-    are computed from the mean probabilities, so the odds of a single system do
-    not change. The paper does not specify how its seven systems were combined.
+    An answer that is not among a system's n best has probability 0 there. The
+    null odds come from the mean probabilities, so a single system keeps its
+    odds. The paper does not specify how its seven systems were combined.
 
     Returns:
       The predictions in the order of the first file.
@@ -456,7 +456,7 @@ def _combine_question(
     for system in systems:
         for text, probability in system.items():
             total[text] = total.get(text, 0.0) + probability
-    # The sort is stable, so of equal answers the one read first comes first.
+    # The sort is stable: among equal probabilities, the first read is first.
     nbest = tuple(
         NbestPrediction(text, total[text] / len(systems))
         for text in sorted(total, key=lambda text: total[text], reverse=True)

@@ -201,7 +201,7 @@ class SquadTask(SquadFiles, task.Task):
         if prediction.null_odds is not None:
             values["no_answer_score"] = entries[""].probability
         elif entry.start is None:
-            # Without candidates the original answers "empty": it gets score 0.
+            # Without candidates, the answer is the original's "empty": score 0.
             values["score"] = 0.0
         return values
 
@@ -225,7 +225,7 @@ class SquadTask(SquadFiles, task.Task):
     ) -> "SquadTask":
         """Selects the `null_score_diff_threshold` with the best F1.
 
-        SQuAD 1.1 has none, and a threshold that is already set is kept.
+        SQuAD 1.1 has no threshold, and a threshold that is set is kept.
         """
         is_chosen = self.null_score_diff_threshold is not None
         if is_chosen or not self.version_2_with_negative:
@@ -311,7 +311,7 @@ class SquadTask(SquadFiles, task.Task):
 
 
 # The settings that task.json stores for predictions. It lacks `mask_padding`:
-# prediction always masks padding, because it chooses the lengths of batches.
+# prediction always masks padding, because the lengths of its batches vary.
 _SAVED = (
     "name",
     "max_seq_length",

@@ -108,7 +108,7 @@ def _read_answers(answer: Any, where: str) -> list[list[str]]:
     texts = [
         text_files.require_value(answer, "Value", str, where),
         *text_files.require_value(answer, "Aliases", list, where),
-        # These lack case, marks and articles, so they are searched last.
+        # Normalized aliases lack case, marks and articles, so they come last.
         *text_files.require_value(answer, "NormalizedAliases", list, where),
     ]
     for text in texts:

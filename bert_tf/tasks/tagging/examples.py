@@ -30,18 +30,18 @@ from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 from bert_tf.tasks.task_files import existing_files
 
-# The number of a document that has a single sentence.
+# The `document` of every sentence that is a document by itself.
 ALONE = -1
 # The arguments of `read_examples` that task.json stores if they are set.
 OPTIONS = ("sentence_column", "comment_prefix", "tag_names")
-# Lines between the documents of CoNLL-2003, OntoNotes and CoNLL-U.
+# Beginnings of lines between documents: CoNLL-2003, OntoNotes and CoNLL-U.
 _DOCUMENT_STARTS = (
     "-DOCSTART-",
     "#begin document",
     "#end document",
     "# newdoc",
 )
-# Matches comments as "# id 7". Columns cannot identify a comment, because "# O"
+# Matches comments such as "# id 7". A "#" alone does not mark a comment: "# O"
 # is the word "#" with its tag.
 _COMMENT = re.compile(r"#\s+(id|sent_id|text|newpar|source)\b")
 _SPACES = re.compile(" +")
@@ -53,7 +53,7 @@ _TAGS = ("tags", "ner_tags", "labels")
 _SPANS = ("label", "labels")
 _RECORDS = (".jsonl", ".json", ".parquet")
 _TABLES = (".csv", *_RECORDS)
-# The number of lines that determine the format of a .txt file.
+# The number of first lines that determine the format of a .txt file.
 _NUM_PEEKED_LINES = 100
 # The possible names of files in --data_dir, without ending.
 _STEMS = {**USUAL_STEMS, "dev": ("dev", "valid", "validation", "devel")}
@@ -205,7 +205,7 @@ def _convert_tags(
 def _read_records(
     path: str, word_column: int | str, tag_column: int | str | None
 ) -> list[TaggingExample]:
-    """Reads the rows of a table, each a sentence; empty ones are left out."""
+    """Reads a sentence from each row of a table; leaves out empty rows."""
     examples, num_moved = [], 0
     for row in tables.read_table(path).rows:
         try:
@@ -243,7 +243,7 @@ def _read_records(
 
 
 def _find(values: Mapping[str, Any], names, column: int | str | None) -> Any:
-    """Returns the value of a named column, else of one of the usual names."""
+    """Returns the value in a named column, or else in a usual column."""
     names = (column,) if isinstance(column, str) else names
     return next((values[x] for x in names if values.get(x) is not None), None)
 
@@ -380,7 +380,7 @@ def _require_sentence(sentences: Any, path: str) -> None:
 
 
 def _lacks_tags(word_column, tag_column, width, header) -> bool:
-    """Returns True if there is no tag column besides the word column."""
+    """Returns True if the file has no column of tags."""
     if isinstance(tag_column, str):
         return tag_column not in header
     places = [x + width if x < 0 else x for x in (word_column, tag_column)]
@@ -527,7 +527,7 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
                 f"Received: {value[:80]!r}."
             )
     if isinstance(value, str):
-        # This imports TensorFlow, so only raw texts wait for it.
+        # This imports TensorFlow, so import it only for raw texts.
         from bert_tf.text import words as words_lib
 
         words = words_lib.split_words(value)
@@ -551,7 +551,7 @@ def open_texts(path: str, word_column: int | str) -> tuple[tables.Table, str]:
       there, else "text", "words" or "tokens".
 
     Raises:
-      UserError: If it has none of these columns, or both.
+      UserError: If the table has none of these columns, or texts and words.
     """
     table = tables.read_table(path)
     if word_column in table.columns:
@@ -652,7 +652,7 @@ class TaggingFiles(TaskFiles):
         return examples
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
-        # Context must not be split, so all sentences of a document get one key.
+        # A document must stay in one part, so its sentences get the same key.
         first: dict[int, tuple[str, ...]] = {}
         for x in examples if self.context == "document" else ():
             first.setdefault(x.document, x.words)
@@ -681,7 +681,7 @@ class TaggingFiles(TaskFiles):
 
 
 def find_file(folder: str, kind: str) -> str:
-    """Returns the one file of a split in a folder.
+    """Returns the only file of a split in a folder.
 
     Raises:
       UserError: If there is none, or several.

@@ -159,7 +159,7 @@ def _tokenize(
 def _units(
     examples: Sequence[TaggingExample], context: Literal["document", "sentence"]
 ) -> tuple[np.ndarray, int]:
-    """Returns each word's unit, <int64>[W], and a bound of the number of units.
+    """Returns each word's unit, <int64>[W], and a number above all units.
 
     A unit is a document or sentence that windows may span.
     """

@@ -42,7 +42,7 @@ def to_iob(
         valid = {tag for tag in tags if pattern.fullmatch(tag)}
         if valid:
             break
-    # Over 200 types are the words of another column, so all are invalid.
+    # More than 200 "types" are words of a wrong column: all are invalid.
     if pattern is _NAME and len(valid) > 200:
         valid = set()
     if valid != tags:

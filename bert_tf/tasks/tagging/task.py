@@ -163,7 +163,7 @@ class TaggingTask(TaggingFiles, task.Task):
     def featurize_unlabeled(
         self, examples: Sequence[TaggingExample], tokenizer: BertTokenizer
     ) -> TaggingFeatures:
-        """Converts sentences to windows with weight 1 for first tokens."""
+        """Converts sentences to windows; words' first tokens get weight 1."""
         any_tag = self.labels[0]
         return self.featurize(
             [
@@ -193,7 +193,7 @@ class TaggingTask(TaggingFiles, task.Task):
           NotFiniteError: If the model computes numbers that are not finite.
         """
         del examples, tokenizer  # The features have all that is needed.
-        # Words without a token read row 0, so append a row in case of none.
+        # Words without a token read row 0, so append a row: there may be none.
         ids = keras.utils.pad_sequences(
             [*outputs.get(_TAG_IDS, ()), [0]], padding="post"
         )
