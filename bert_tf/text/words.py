@@ -112,7 +112,7 @@ class _Characters:
       is_cjk: <bool>[N], Chinese characters; the next three are <bool>[N], too.
       is_punctuation: Characters that are split off at the ends of chunks.
       is_word: Characters that make "@" and "#" before them a handle.
-      is_letter: Characters that a full stop can abbreviate.
+      is_letter: Letters, which abbreviations such as "U.S." consist of.
     """
 
     codes: tf.Tensor
@@ -213,8 +213,8 @@ def _trim_chunks(
         tf.where(is_solid, index, -1), chunks, count
     )
     ends = tf.maximum(last_solid + 1, starts)
-    # Letters are not punctuation, so an abbreviation ends with one full stop
-    # right after the last solid character.
+    # An abbreviation ends with a letter, the last character that is not
+    # punctuation, and one full stop after it.
     place = index - tf.gather(starts, chunks)
     is_candidate = (place >= 0) & (index <= tf.gather(ends, chunks))
     fits = tf.where(place % 2 == 0, characters.is_letter, codes == ord("."))
