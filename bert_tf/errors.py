@@ -253,8 +253,8 @@ def command(script: str) -> str:
 def program(script: str) -> str:
     """Returns the words that start a script, for messages.
 
-    They are `python run/predict.py` in a clone. Without a clone, or if the user
-    started this process with `bert-tf`, they are `bert-tf predict`.
+    In a clone the words are `python run/predict.py`. Without a clone, or if the
+    user started this process with `bert-tf`, the words are `bert-tf predict`.
     """
     clone = os.path.dirname(os.path.dirname(__file__))
     started_by_name = sys.argv[0].startswith(f"{PROGRAM} ")

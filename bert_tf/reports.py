@@ -421,7 +421,7 @@ def _draw_confusions(
     ]
     values = {"": [counts[pair] for pair in pairs]}
     draw_bars(axes, names, values, name_width=_MAX_NAME_CHARS + 2)
-    # Leave room for the same number of bars in all plots, or few would be wide.
+    # Leave room for 30 bars in every plot; otherwise a few bars would be thick.
     axes.set_ylim(_MAX_CONFUSIONS - 0.5, -0.5)
     # A name has two lines, which must fit into a row.
     axes.tick_params(axis="y", labelsize=min(0.75 * side, SMALL))

@@ -67,5 +67,5 @@ def permutation(size: tf.Tensor | int, *keys: tf.Tensor | int) -> tf.Tensor:
       <int32>[size].
     """
     drawn = random_bits(*keys, tf.range(tf.cast(size, tf.int64)))
-    # Sort as int64: as unsigned numbers, they would have another order.
+    # Sort as int64; sorting as uint64 would give another order.
     return tf.argsort(tf.bitcast(drawn, tf.int64), stable=True)

@@ -138,7 +138,7 @@ class Artifact:
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if isinstance(values, dict):
-            # Older cards lack this field, and without a default are refused.
+            # Older cards lack this field and, without a default, were refused.
             values = {"litert": None} | values
         if not isinstance(values, dict) or set(values) != names:
             raise UserError(

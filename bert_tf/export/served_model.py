@@ -23,7 +23,7 @@ _NO_VERSION_YET = re.compile(
     r"\d+\.tmp-.*|\..*|models\.config|batching_parameters\.txt"
 )
 _PACKAGES = ("bert_tf", "tensorflow")
-# Training writes its model to a folder `model`: its parent names the model.
+# Training writes to a folder of this name, so use its parent's name instead.
 _MODEL_FOLDER = "model"
 
 

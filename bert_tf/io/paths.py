@@ -30,7 +30,7 @@ _MODEL_PARTS = re.compile(
     "^checkpoint$|^model$"
 )
 _NO_MODELS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip")
-# Format: pattern of the first line of standard input. The first match wins.
+# Ending to pattern of standard input's first line; the first match wins.
 _FIRST_LINES = {
     ".jsonl": re.compile(r"\{"),
     ".csv": re.compile(r"(text|[\w -]+(,[\w-][\w -]*)+)$"),

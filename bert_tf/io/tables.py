@@ -63,7 +63,7 @@ class Table:
         first object.
       rows: The rows, which can be iterated over once.
       repeated: The names that several columns have. `columns` and rows lack
-        these names; they are an error only if `require` is called with them.
+        these names; only `require` for such a name raises an error.
     """
 
     path: str

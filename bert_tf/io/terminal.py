@@ -19,7 +19,7 @@ from absl import logging
 
 # Attribute of log records; `_StepFilter` explains its three values.
 SHOWN = "shown_without_bar"
-# A log file gets a progress line at most this often.
+# A log file gets at most one progress line in this time.
 SECONDS_BETWEEN_LINES = 10.0
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")

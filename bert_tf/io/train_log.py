@@ -71,7 +71,7 @@ def recording() -> Iterator[None]:
 
     A run that is refused before `open_in` leaves no file.
     """
-    # With our handler alone, Python would no longer show warnings: add absl's.
+    # With our handler alone, Python would show no warnings: add absl's handler.
     logging.use_absl_handler()
     recorder = _Recorder()
     python_logging.getLogger().addHandler(recorder)

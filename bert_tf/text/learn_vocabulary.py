@@ -27,7 +27,7 @@ _MAX_CHARS_PER_TOKEN = 50
 _NUM_ITERATIONS = 4
 # The search ends once the wordpieces fill this share of the free lines.
 _FULL_ENOUGH = 0.95
-# After these guesses the search bisects its range, so that it terminates.
+# After this number of guesses the search bisects, so that it terminates.
 _MAX_GUESSES = 6
 # Counted from 0, lines 1 to 99 of bert-base-uncased are unused; 100 is [UNK].
 _UNUSED_IN_FRONT = 99

@@ -195,7 +195,7 @@ def restore_ids(features: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def without_blank_rows(probs: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
-    """Sets probabilities <float>[..., rows] of ids without a token to -1."""
+    """Returns probabilities <float>[..., rows], -1 for ids without a token."""
     has_token = np.zeros(probs.shape[-1], bool)
     has_token[list(vocabulary.token_ids)] = True
     return probs if has_token.all() else tf.where(has_token, probs, -1.0)

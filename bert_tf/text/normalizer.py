@@ -134,7 +134,7 @@ def _swapped() -> dict[int, str]:
 
 def lower_sigma_in_table(table: bytes) -> bytes:
     """Returns a table that maps every capital sigma to "σ", not to itself."""
-    # A table ends with its replacements, so the last sigma replaces the sigma.
+    # A table ends with its replacements, so its last sigma is a replacement.
     head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
     return head + "σ".encode() + tail
 
@@ -154,8 +154,8 @@ class Rule(NamedTuple):
 
     Attributes:
       pattern: RE2 that matches the whole of each text that the rule may change.
-      rewrites: Pairs of RE2 and replacement, applied in this order. They change
-        no text that the pattern does not match.
+      rewrites: Pairs of RE2 and replacement, applied in this order. The pairs
+        change no text that the pattern does not match.
     """
 
     pattern: str
@@ -271,7 +271,7 @@ class Normalizer(tf.Module):
 
         Args:
           text: <string>[n].
-          rules: As for `normalize`; they must keep the length of every string.
+          rules: As for `normalize`; all must keep the length of every string.
 
         Returns:
           The normalized text <string>[n], and <int64>[n, None]: for each of
@@ -299,15 +299,15 @@ def _sigma_rule() -> Rule:
 def _final_sigma_pattern() -> str:
     """Returns RE2 for a capital sigma that Python lower-cases to "ς".
 
-    Such a sigma has a cased letter before it and none after it, skipping
-    case-ignorable characters (Unicode, table 3-17, Final_Sigma). It is the last
-    letter of "ΟΔΟΣ", but not the first of "ΣΟΦΙΑ" or a sigma alone. RE2 has no
-    look-around, so the pattern matches the cased and ignorable characters
-    before the sigma and the ignorable characters after it, too.
+    Such a sigma has a cased letter before it, but no cased letter after it;
+    case-ignorable characters are skipped (Unicode, table 3-17, Final_Sigma).
+    Examples: the sigma of "ΟΔΟΣ", but not of "ΣΟΦΙΑ", and no sigma alone. RE2
+    has no look-around, so the pattern also matches the cased and ignorable
+    characters before the sigma, and the ignorable characters after it.
     """
     context = json.loads(read_table("sigma_context.json.xz"))
     cased = context["cased"]
-    # Skip line ends, which surround punctuation: the original adds none so far.
+    # Skip line ends at punctuation: the original lower-cases before it splits.
     ignorable = rf"\n{context['case_ignorable']}"
     return (
         f"([{cased}][{cased}{ignorable}]*){CAPITAL_SIGMA}"

@@ -260,7 +260,7 @@ def _truncate_rows(
     is_pair = lengths[1] > 0 if len(segments) > 1 else False
     room = max_seq_length - 2 - tf.cast(is_pair, tf.int32)
     kept = truncate(lengths, room)
-    if len(segments) > 1:  # A row of 3 or 4 tokens loses all of B.
+    if len(segments) > 1:  # Rows of at most 4 tokens may lose all of B.
         is_pair = kept[1] > 0
     return kept, 2 + tf.cast(is_pair, tf.int32) + sum(kept)
 

@@ -272,7 +272,7 @@ class BertTokenizer(tf.Module):
         self,
     ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
         """Returns matchers for raw texts and for normalized texts."""
-        # Special tokens first: of equal contents they win, as in transformers.
+        # Special tokens first: if contents are equal, they win (transformers).
         added = sorted(
             self.vocabulary.added_tokens, key=lambda x: not x["special"]
         )
@@ -488,7 +488,7 @@ def _build_wordpiece(
     normalization: str,
     max_input_chars_per_word: int,
 ) -> tf_text.FastWordpieceTokenizer:
-    # A character has at most 4 bytes, so a word of more bytes is too long, too.
+    # A character has at most 4 bytes: words of more bytes are always too long.
     max_bytes_per_word = max_input_chars_per_word * _MAX_BYTES_PER_CHAR
     if normalization == ASCII_LOWER:
         max_bytes_per_word = _MAX_BYTES_PER_WORD_ON_DEVICE

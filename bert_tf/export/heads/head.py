@@ -87,7 +87,7 @@ class ServingHead:
         `max_seq_length`.
     """
 
-    # The kinds of stored models that can have it, keys of `weight_map.HEADS`.
+    # The kinds of stored models that fit this head: keys of `weight_map.HEADS`.
     kinds: ClassVar[tuple[str, ...]]
     # The kind of model to build, if it is not the stored kind.
     model_kind: ClassVar[str | None] = None

@@ -37,7 +37,7 @@ class Tagging(ServingHead):
     Args, in addition to those of `ServingHead`:
       task: The task, which decodes the outputs.
       doc_stride: The maximum distance in tokens between the starts of two
-        windows; None for a single window, and "O" as tag of words after it.
+        windows; None for a single window: later words get the tag "O".
 
     Raises:
       UserError: If tokens between windows would be lost.

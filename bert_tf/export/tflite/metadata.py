@@ -53,7 +53,7 @@ _ENTRY = b"TFLITE_METADATA"
 _FILE_IDENTIFIER = b"TFL3"
 # The schema requires this alignment (in bytes), and kernels may rely on it.
 _ALIGNMENT = 16
-# The earliest time that a zip file can have: equal contents give equal files.
+# A fixed time (the earliest in a zip), so equal contents give equal files.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 _METADATA_IDENTIFIER = b"M001"

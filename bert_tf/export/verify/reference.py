@@ -353,7 +353,7 @@ class Reference:
     def decide(self, answer: Answerer, rows: Rows) -> Expected:
         """Returns the answer to rows, and which of its decisions are doubtful.
 
-        A decision is a string or an index. It is doubtful if small changes of
+        A decision is a string or an index, and is doubtful if small changes of
         the model's outputs change it. Then each output with one number per row,
         such as the score of the chosen answer, is doubtful, too.
 

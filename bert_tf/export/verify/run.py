@@ -119,7 +119,7 @@ class Report:
         return [f"{one.name}: {x}" for one in self.checks for x in one.faults]
 
     def text(self) -> str:
-        """Returns a line for each check, and one more for each fault."""
+        """Returns a line for each check, and lines for its first faults."""
         width = max(len(check.name) for check in self.checks)
         lines = [f"{self.directory}, compared with {self.source}:"]
         for check in self.checks:
