@@ -1,4 +1,4 @@
-"""The model's configuration, `bert_config.json`, and `option`, for flags.
+"""The configuration in `bert_config.json`, and `option` to declare flags.
 
 Nothing here imports TensorFlow, so `--help` and flag errors answer at once.
 """

@@ -200,7 +200,7 @@ def answer_ids(
     unpad: bool = False,
     max_rows_at_once: int | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Returns the answer to token ids, the tensors of `head.ids_specs()`."""
+    """Returns the answer to `inputs`, the token ids of `head.ids_specs()`."""
     rows = head.ids_rows(inputs)
     outputs = compute(
         model, rows.inputs, max_rows_at_once, head.condense, unpad
@@ -239,7 +239,7 @@ def check_rows(inputs: _Tensors) -> dict[str, tf.Tensor]:
 
 
 def check_segments(model: keras.Model, inputs: _Tensors) -> tf.Operation:
-    """Returns an assertion, as wrong segment ids would get embeddings of 0."""
+    """Asserts that segment ids are valid; others would be embedded as zeros."""
     ids, last = inputs["segment_ids"], model.bert_config.type_vocab_size - 1
     expected = f"`segment_ids` must be from 0 to {last}."
     return tf.debugging.assert_equal(

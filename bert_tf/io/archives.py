@@ -20,7 +20,7 @@ from typing import NamedTuple
 from bert_tf.errors import UserError
 
 _CHUNK_BYTES = 1 << 20
-# Weights hardly compress. Any archive may unpack to _LEAST_LIMIT, as of zeros.
+# Weights hardly compress, but a small archive of zeros may have _LEAST_LIMIT.
 _MAX_RATIO = 200
 _LEAST_LIMIT, _MOST_LIMIT = 1 << 26, 1 << 36
 _MAX_MEMBERS = 1_000
@@ -169,7 +169,7 @@ def _check(archive: str, member: _Member) -> None:
 def _zip_members(source: _Source) -> Iterator[_Member]:
     file = zipfile.ZipFile(source)
     for info in file.infolist():
-        # Zips from Unix have the file's mode, which shows links; other zips 0.
+        # Only zips from Unix have a mode, which shows links; other zips have 0.
         kind = stat.S_IFMT(info.external_attr >> 16)
         # With other compressions one read may return gigabytes: refuse them.
         is_bounded = info.compress_type in (

@@ -45,7 +45,7 @@ def try_lock(file: IO[Any] | int) -> bool:
 
 
 def is_current(file: IO[Any] | int, path: str) -> bool:
-    """Returns True if an open file still is the one at `path`.
+    """Returns True if an open file is still the file at `path`.
 
     If another process has renamed or removed the file, a lock on it is useless.
     """

@@ -211,7 +211,7 @@ class RunFolder(contextlib.ExitStack):
         return found
 
     def _files(self) -> list[str]:
-        """Returns all registered files; marks of complete outputs are last."""
+        """Returns all registered files; files that mark outputs come last."""
         made = self._registered()
         return [
             *dict.fromkeys(x for each in made for x in each.extras),

@@ -1,9 +1,9 @@
 """Learning a WordPiece vocabulary from word counts.
 
 tensorflow_text's learner finds the wordpieces above a given minimum frequency.
-This module adds an alphabet (without unused entries, also above the learner's
-limit of 1,000 characters) and a fast search for the frequency that gives the
-requested size. It fills the vocabulary up to exactly this size.
+This module adds an alphabet that has no unused entries and may exceed 1,000
+characters, and a fast search for the frequency that gives the requested size.
+It fills the vocabulary up to exactly this size.
 """
 
 import collections

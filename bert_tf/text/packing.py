@@ -173,8 +173,8 @@ def truncate(lengths: Sequence[tf.Tensor], room: tf.Tensor) -> list[tf.Tensor]:
     `room`; when both are equally long, B loses the token. For a room of 7,
     lengths 10 and 2 become 5 and 2; lengths 10 and 9 become 4 and 3.
     Source: _truncate_seq_pair (run_classifier.py:557-571 of the original). No
-    loop is needed: each segment gets its half of the room, and room that the
-    other segment leaves free.
+    loop is needed: each segment gets its half of the room, and any room that
+    the other segment leaves free.
     """
     if len(lengths) == 1:
         return [tf.minimum(lengths[0], room)]

@@ -4,7 +4,7 @@ Called eagerly to featurize, and in the graph by exported models.
 
 Shapes:
   N: number of texts or pairs.
-  W: number of windows, at least one of each text.
+  W: number of windows, at least one per text.
 """
 
 from collections.abc import Sequence

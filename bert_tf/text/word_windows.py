@@ -68,9 +68,9 @@ def cut(
     """Cuts the words of texts into windows.
 
     Five words of 2 tokens with `room` 6 and `stride` 4 give windows of tokens 0
-    to 5 and 4 to 9. The third word begins with token 4. After it, the first
-    window has 1 token; before it, the second has none. So its window is the
-    first: `rows` is 0 0 0 1 1, and `places` is 0 2 4 2 4.
+    to 5 and 4 to 9. The third word begins with token 4, which has 1 token after
+    it in the first window, but no token before it in the second. So its window
+    is the first: `rows` is 0 0 0 1 1, and `places` is 0 2 4 2 4.
 
     Args:
       tokens: Ragged <int32>[W, None], the token ids of each word.
@@ -107,7 +107,7 @@ def cut(
 
 
 def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
-    """Returns <int64>[R], ascending, the words that windows begin with.
+    """Returns <int64>[R], ascending, the first word of each window.
 
     The start of a window depends on the start of the previous window. So
     `following` has, for a window that begins with each word, the word that

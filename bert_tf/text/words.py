@@ -1,7 +1,7 @@
 """Word splitting of raw text with offsets, in Python and in the graph.
 
 Words are cut as in tagged corpora. `split_words` defines the rules;
-`split_words_in_graph` is the same function as TensorFlow operators.
+`split_words_in_graph` computes the same words with TensorFlow operators.
 
 Shapes:
   B: number of texts.

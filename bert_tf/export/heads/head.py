@@ -176,8 +176,8 @@ class ServingHead:
     ) -> dict[str, tf.Tensor]:
         """Returns the rows for the signature `attention`, one per text.
 
-        By default texts or pairs are truncated to `input_ids`, `input_mask` and
-        `segment_ids`, each <int32>[B, T].
+        By default texts or pairs are truncated. The rows are `input_ids`,
+        `input_mask` and `segment_ids`, each <int32>[B, T].
 
         Args:
           strings: A tensor for each of `inputs`.

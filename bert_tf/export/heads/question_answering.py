@@ -319,7 +319,7 @@ def _find_spans(
 ) -> _Spans:
     """Pairs the best starts of each window with its best ends.
 
-    Equal scores keep the order of `tasks.squad.predictions` (the original's).
+    Ties keep the order of `tasks.squad.predictions`, which is the original's.
 
     Args:
       start_logits: <float32>[R, T], padding included.

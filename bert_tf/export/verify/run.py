@@ -427,7 +427,7 @@ class Comparison:
         if their softmax over the last axis is within the tolerance. None
         accepts all numbers and decisions, and only measures differences.
       scales: The result of `measure_scales` for these and other calls.
-      decisions: Reads the decisions in an output, by its name.
+      decisions: By output: the function that reads its decisions.
 
     Attributes:
       num_calls: The number of calls.
@@ -490,7 +490,7 @@ class Comparison:
     def _count_equal(
         self, name: str, expected: np.ndarray, actual: np.ndarray
     ) -> None:
-        # The axes of an empty batch may differ.
+        # Arrays of other shapes, as of empty batches, cannot be compared.
         if name not in self._decisions or expected.shape != actual.shape:
             return
         first, second = map(self._decisions[name], (expected, actual))
@@ -507,7 +507,7 @@ class Comparison:
         actual: np.ndarray,
         doubtful: np.ndarray | None,
     ) -> Iterator[str]:
-        """Yields the fault of an output, except for doubtful rows, if any."""
+        """Yields the fault of an output, if any; ignores doubtful rows."""
         # The other axes of an empty batch may have any size.
         no_rows = not len(expected) and not len(actual)
         is_empty = no_rows and expected.ndim == actual.ndim
