@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'bert_tf' has no attribute {name!r}{hint}"
         )
-    # Check this before Keras is imported: its own message is less clear.
+    # Check this before Keras is imported: Keras's own message is less clear.
     keras_backend.require_tensorflow()
     if "tensorflow" not in sys.modules:
         from bert_tf.io import terminal

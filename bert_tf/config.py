@@ -1,4 +1,4 @@
-"""The model's configuration, `bert_config.json`, and `option` for flags.
+"""The configuration in `bert_config.json`, and `option` to declare flags.
 
 Nothing here imports TensorFlow, so `--help` and flag errors answer at once.
 """
@@ -41,7 +41,7 @@ POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")
 # The best combination in Table 7.
 DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
-# Refuses typing errors: an encoder of more layers would fill the memory.
+# Refuses typing errors in the number of layers, which would fill the memory.
 MAX_HIDDEN_LAYERS = 1000
 _MAX_INT, _MAX_FLOAT = 2**31 - 1, 3e38
 

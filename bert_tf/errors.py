@@ -21,7 +21,7 @@ _UNPRINTABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 # The name of a script in a text, but not at the end of another path.
 _SCRIPT = re.compile(r"(?<![\w./-])(?:python )?((?:run|export)/\w+\.py)\b")
 
-# Package to the extra that installs it; a test compares pyproject.toml.
+# Package -> the extra that installs it; a test compares with pyproject.toml.
 EXTRAS = {
     "ai_edge_litert": "tflite",
     "apache_beam": "beam",
@@ -52,7 +52,7 @@ class UserError(ValueError):
     escaped, and the middle of a very long message is left out.
     """
 
-    # Otherwise Keras adds a layer's arguments, in many lines.
+    # Otherwise Keras adds many lines to the message: a layer's arguments.
     _keras_call_info_injected = True
 
     def __init__(self, message: object = "") -> None:
@@ -72,8 +72,7 @@ class WorkerEndedError(UserError):
 class NotFiniteError(UserError):
     """A run's loss or weights are no longer finite, so it stops.
 
-    Other trials of the same command continue: only the hyperparameters of this
-    one are bad.
+    Other trials continue: only the hyperparameters of this trial are bad.
     """
 
 
@@ -117,9 +116,9 @@ class Preempted(BaseException):
 def closest(name: str, choices: Iterable[str]) -> list[str]:
     """Returns up to three choices that a wrong name may mean.
 
-    The first rule that any choice meets counts. The choice contains the name,
-    is in the name, or is most similar. Otherwise it has a similar word, the
-    name's letters in order (huggingface for hf), or the name's first word.
+    Rules are tried in this order until a choice meets one: the choice contains
+    the name, is part of it, is most similar to it, has a similar word, has the
+    name's letters in order (huggingface for hf), or has the name's first word.
     """
     word = re.sub(r"[-_ ]", "", name.lower())
     folded = {str(x): re.sub(r"[-_ ]", "", str(x).lower()) for x in choices}
@@ -157,7 +156,7 @@ def did_you_mean(
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of an error, without operators of TensorFlow.
+    """Returns the first line of an error, without TensorFlow's operator names.
 
     >>> first_line(OSError("{{function_node x}} a.txt; No space [Op:Save]"))
     'a.txt; No space'
@@ -171,8 +170,7 @@ def full_disks() -> Iterator[None]:
     """Turns errors about full disks and forbidden files into one sentence.
 
     Raises:
-      UserError: If the block fails because a disk is full, or because a file
-        may not be read or written.
+      UserError: If a disk is full, or a file may not be read or written.
 
     >>> with full_disks():
     ...     pass
@@ -255,8 +253,8 @@ def command(script: str) -> str:
 def program(script: str) -> str:
     """Returns the words that start a script, for messages.
 
-    They are `python run/predict.py` in a clone. Without a clone, or if the user
-    started this process with `bert-tf`, they are `bert-tf predict`.
+    In a clone the words are `python run/predict.py`. Without a clone, or if the
+    user started this process with `bert-tf`, the words are `bert-tf predict`.
     """
     clone = os.path.dirname(os.path.dirname(__file__))
     started_by_name = sys.argv[0].startswith(f"{PROGRAM} ")

@@ -36,7 +36,7 @@ LINES = ((BLUE, "o"), (ORANGE, "s"), (GRAY, "^"), (BLACK, "D"))
 # Longer names would leave no room for the plot, so their middle is left out.
 _MAX_NAME_CHARS = 28
 # Above the first limit, numbers do not fit into the cells of a matrix, so a
-# chart has the most frequent confusions. Above the second, names do not fit.
+# chart lists the most frequent confusions. Above the second, names do not fit.
 _MAX_LABELS_WITH_NUMBERS = 20
 _MAX_LABELS_WITH_NAMES = 200
 _MAX_CONFUSIONS = 30
@@ -44,7 +44,7 @@ _MAX_CONFUSIONS = 30
 _SMOOTHED_FROM = 40
 
 Rows = Sequence[Mapping[str, Any]]
-# The key of the values in a row, the panel's title, and the values' factor.
+# The key of the panel's values in a row, its title, and the values' factor.
 Panel = tuple[str, str, float]
 
 
@@ -121,7 +121,7 @@ def wrap(text: str, width: int) -> str:
 
 
 def shorten(name: str) -> str:
-    """Returns a name in one short line; a dollar sign begins no formula."""
+    """Returns a name in one short line; escapes "$", which begins a formula."""
     name = " ".join(name.split())
     if len(name) > _MAX_NAME_CHARS:
         half = _MAX_NAME_CHARS // 2
@@ -137,9 +137,9 @@ def numbers(names: Sequence[str]) -> list[str]:
 def drawable(names: Sequence[str], text_file: str) -> tuple[list[str], str]:
     """Returns short names to draw, or numbers in their place, and a note.
 
-    If the fonts lack a character of a name, as DejaVu Sans lacks Chinese, they
-    are [0], [1] ...; the note and a log line name `text_file`, which lists the
-    names. The note is "" if the names are drawn.
+    If the fonts lack a character of a name, as DejaVu Sans lacks Chinese, all
+    names become [0], [1] ...; the note and a log line name `text_file`, which
+    lists the names. The note is "" if the names are drawn.
     """
     short = [shorten(name) for name in names]
     missing = _missing_characters(short)
@@ -227,7 +227,7 @@ def draw_line(
     number: int = 0,
     errors: Sequence[float] | None = None,
 ) -> None:
-    """Draws line `number` of a panel; an error is half the length of a bar."""
+    """Draws line `number` of a panel; error bars are y plus or minus errors."""
     color, marker = LINES[number % len(LINES)]
     style = {"color": color, "marker": marker, "markersize": 4}
     axes.errorbar(x, y, errors, label=label, linewidth=1.3, capsize=3, **style)
@@ -252,7 +252,7 @@ def write_learning_curves(
       train: Lines of `train_metrics.jsonl`, each with a `step`.
       evaluation: Results of evaluations, each with a `global_step`.
       title: The title of the figure.
-      baselines: Values of a model that predicts token frequencies, by name.
+      baselines: Values of a model that predicts token frequencies, by key.
     """
     names = [name for name, _, _ in panels]
     # If the number of panels is odd, the first, the loss, fills a row.
@@ -271,7 +271,7 @@ def write_learning_curves(
         steps, values = _series(evaluation, name, "global_step", factor)
         if len(steps):
             draw_line(axes, "evaluation", steps, values, 1)
-            # A blank second line of the title has room for the last value.
+            # Add a blank line to the title, as room for the last value.
             label += "\n"
             axes.set_title(
                 f"evaluation {values[-1]:.4g}",
@@ -322,7 +322,7 @@ def _draw_training(
 
 
 def moving_average(values: np.ndarray, width: int) -> np.ndarray:
-    """Averages over `width` values around each, fewer at the ends.
+    """Averages over `width` values around each value, fewer at the ends.
 
     For [1, 2, 3, 4] and width 2 or 3, it returns [1, 2, 3, 3.5].
     """
@@ -330,7 +330,7 @@ def moving_average(values: np.ndarray, width: int) -> np.ndarray:
     sums = np.cumsum(np.concatenate([[0.0], values]))
     index = np.arange(len(values))
     # At the left end, where the curve is steep, the window stays symmetric; at
-    # the right end, where it is flat, it is cut off.
+    # the right end, where the curve is flat, the window is cut off.
     low = index - np.minimum(half, index)
     high = np.minimum(index + np.minimum(half, index), len(values) - 1) + 1
     return (sums[high] - sums[low]) / (high - low)
@@ -348,12 +348,11 @@ def write_confusion_matrix(
 ) -> None:
     """Writes a confusion matrix as PNG, atomically.
 
-    The color of a cell shows its share of its row, the examples with the same
-    correct label.
+    A cell's color shows its share of all examples with the same correct label.
 
     Args:
       path: The PNG.
-      labels: C names of `drawable`.
+      labels: The C names to draw, as `drawable` returns them.
       counts: <int64>[C, C], with correct labels in rows.
       title: The title of the figure.
       note: A line below the matrix.
@@ -422,7 +421,7 @@ def _draw_confusions(
     ]
     values = {"": [counts[pair] for pair in pairs]}
     draw_bars(axes, names, values, name_width=_MAX_NAME_CHARS + 2)
-    # Room for the same number of bars in all plots, so that none is too wide.
+    # Leave room for 30 bars in every plot; otherwise a few bars would be thick.
     axes.set_ylim(_MAX_CONFUSIONS - 0.5, -0.5)
     # A name has two lines, which must fit into a row.
     axes.tick_params(axis="y", labelsize=min(0.75 * side, SMALL))
@@ -438,7 +437,8 @@ def write_calibration(
 ) -> None:
     """Writes a reliability plot and a coverage curve of N answers as PNG.
 
-    `right_among_surest` <float64>[N] is the share right of the surest 1 to N.
+    `right_among_surest` <float64>[N] is the share of right answers among the
+    surest answer, the surest two, ..., all N.
     """
     from sklearn.calibration import CalibrationDisplay
 

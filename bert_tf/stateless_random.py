@@ -1,9 +1,9 @@
 """Stateless random numbers: a pure function of integer keys.
 
-An exact resume needs no generator state. The mixing function is the finalizer
-of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-generators", 2014). Unlike TensorFlow's generators, it accepts a different key
-for each element of a batch.
+A run resumes exactly without generator state. The mixing function is the
+finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
+number generators", 2014). Unlike TensorFlow's generators, it accepts a
+different key for each element of a batch.
 """
 
 import tensorflow as tf
@@ -67,5 +67,5 @@ def permutation(size: tf.Tensor | int, *keys: tf.Tensor | int) -> tf.Tensor:
       <int32>[size].
     """
     drawn = random_bits(*keys, tf.range(tf.cast(size, tf.int64)))
-    # Sort as int64: unsigned numbers would have another order.
+    # Sort as int64; sorting as uint64 would give another order.
     return tf.argsort(tf.bitcast(drawn, tf.int64), stable=True)

@@ -44,11 +44,12 @@ LABELS_FILE = os.path.join(EXTRAS, "labels.txt")
 WARMUP_FILE = os.path.join(EXTRAS, "tf_serving_warmup_requests")
 MARKDOWN_FILE = os.path.join(EXTRAS, "MODEL_CARD.md")
 
-# Versions with the operators of exports; see tests/export/operators_test.py.
+# Versions of TensorFlow Serving that have all operators of our exports; see
+# tests/export/operators_test.py.
 _SERVING = "2.12 and later"
 _HEADING = re.compile(r"## +(.+)")
 _CELLS = re.compile(r"\| (.*?) \| (.*) \|")
-# The export's card has sections of these names, so the model's are left out.
+# The export's card has its own sections of these names: omit the model's.
 _LEFT_OUT = ("Versions",)
 
 GRPC_PORT, REST_PORT = 8500, 8501
@@ -56,7 +57,7 @@ GRPC_PORT, REST_PORT = 8500, 8501
 IMAGE = "tensorflow/serving:2.20.0"
 CONFIG_FILE = "models.config"
 BATCHING_FILE = "batching_parameters.txt"
-# Servers read this file with --enable_per_model_batching_parameters.
+# Servers with --enable_per_model_batching_parameters read this file.
 _BATCHING_OF_MODEL = "batching_params.pbtxt"
 _BATCHING = """\
 # How requests of different clients are merged into one call of the model:
@@ -137,7 +138,7 @@ class Artifact:
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if isinstance(values, dict):
-            # Older cards lack this field; without a default they are refused.
+            # Older cards lack this field and, without a default, were refused.
             values = {"litert": None} | values
         if not isinstance(values, dict) or set(values) != names:
             raise UserError(
@@ -162,7 +163,7 @@ def read(version_directory: str) -> Artifact:
 
 
 def find_version(export_dir: str) -> str:
-    """Returns the path if it is a version, else the newest version in it.
+    """Returns `export_dir` if it is a version, else the newest version in it.
 
     Raises:
       UserError: If there is no version.
@@ -288,7 +289,7 @@ def publish(
 ) -> None:
     """Writes the server configuration and prints how to use the new version.
 
-    Call it when the directory has its final name. The example is one row.
+    Call this when the directory has its final name. `example` is one row.
     """
     output_dir = os.path.dirname(version_directory.rstrip("/"))
     for name, text in (
@@ -441,7 +442,7 @@ def read_sections(readme: str) -> dict[str, dict[str, str]]:
     """Parses the tables of a Markdown card that this project wrote.
 
     Returns:
-      Heading to table rows, each a name and a value.
+      By heading: the rows of its table, name to value.
     """
     sections: dict[str, dict[str, str]] = {}
     heading = ""

@@ -47,7 +47,7 @@ _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
 # Timed calls per row length; the model card has the median latency.
 _NUM_TIMINGS = 20
-# Rows per warm-up request: a server with batching often computes several.
+# Rows per warm-up request: servers with batching often compute several rows.
 _WARMUP_BATCHES = (1, 4)
 
 # For --head=auto, the first head here that fits the model is used.
@@ -100,7 +100,7 @@ def run(config: SavedModelConfig, origin: str | None = None) -> None:
 
     Args:
       config: The flags.
-      origin: The path that reports name if --model_dir is temporary.
+      origin: The path to report in place of --model_dir if that is temporary.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -138,7 +138,7 @@ def write(
         version = artifacts.choose_version(config.version, list(targets))
         export = prepare(config, origin)
         made = {}
-        # No version directory appears before all of them are complete.
+        # No version directory appears before all directories are complete.
         for output_dir, ids_only in targets.items():
             suffix = _IDS_SUFFIX if ids_only else ""
             artifact = Artifact(
@@ -207,7 +207,7 @@ def choose_head(name: str, stored: StoredModel) -> str:
     variant = stored.task.get("variant")
     is_served = kind == "classification" and variant in registry.TASKS
     if variant is not None and not is_served:
-        # The graph lacks a custom task's predictions, so only its encoder fits.
+        # Graphs cannot predict for custom tasks: only heads of the encoder fit.
         of_model = [key for key in of_model if HEADS[key].model_kind]
         if name == "auto":
             raise UserError(
@@ -365,7 +365,7 @@ def compare(directory: str, artifact: Artifact, stored: StoredModel) -> Report:
 
 
 def restore_head(artifact: Artifact, stored: StoredModel) -> ServingHead:
-    """Builds the head of an export again.
+    """Rebuilds the head of an export.
 
     Args:
       artifact: The description of the export.
@@ -374,7 +374,7 @@ def restore_head(artifact: Artifact, stored: StoredModel) -> ServingHead:
     flags = HEADS[artifact.head].flags
     settings = {x: v for x, v in artifact.settings.items() if x in flags}
     if "pooling" in settings:
-        # Cards without this setting are of exports that do not normalize.
+        # If a card lacks this setting, the export does not normalize.
         settings.setdefault("normalize", False)
     if "doc_stride" in settings:
         # The card of a tagger has 0 for a single window; the flag needs None.

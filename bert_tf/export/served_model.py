@@ -23,7 +23,7 @@ _NO_VERSION_YET = re.compile(
     r"\d+\.tmp-.*|\..*|models\.config|batching_parameters\.txt"
 )
 _PACKAGES = ("bert_tf", "tensorflow")
-# Training writes its model to this folder, so the parent names the model.
+# Training writes to a folder of this name, so use its parent's name instead.
 _MODEL_FOLDER = "model"
 
 
@@ -34,8 +34,7 @@ def prepare(config: ServeConfig) -> ServeConfig:
     empty folder is accepted, because the server waits for its first version.
 
     Raises:
-      UserError: If the path holds neither versions nor a model, or the model
-        cannot be exported.
+      UserError: If the path has no versions and no model, or exporting fails.
     """
     path = config.model_base_path
     if path is not None and model_names.is_name(path):
@@ -100,9 +99,9 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
             errors.program("export/savedmodel.py"),
         )
         if is_faster:
-            # The server calls this too late: the export imports TensorFlow.
+            # The export imports TensorFlow: the server's own call is too late.
             packed_weights.assume()
-        # This import takes seconds, which later starts of the server save.
+        # This import takes seconds, so avoid it if the export exists already.
         from bert_tf.export import savedmodel
 
         savedmodel.write(

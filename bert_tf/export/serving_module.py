@@ -6,7 +6,7 @@ Padding is computed only if its outputs are read or returned, in the signature
 Shapes:
   B: batch size.
   P: tokens per text.
-  R: rows of the model.
+  R: rows that the model gets.
   T: tokens per row.
   L: layers.
   N: attention heads.
@@ -43,7 +43,7 @@ OF_STRINGS = (FROM_IDS, FROM_EXAMPLES, TOKENIZE)
 ATTENTION = "attention"
 TOKENIZE_SPECS = {"text": tf.TensorSpec([None], tf.string, "text")}
 # TensorFlow Serving's interfaces besides predict: their names in a graph, and
-# the outputs of `ServingHead.answer` that no other interface returns.
+# the outputs of `ServingHead.answer` that only classify or regress returns.
 _METHODS = {
     "classify": tf.saved_model.CLASSIFY_METHOD_NAME,
     "regress": tf.saved_model.REGRESS_METHOD_NAME,
@@ -200,7 +200,7 @@ def answer_ids(
     unpad: bool = False,
     max_rows_at_once: int | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Returns the answer to token ids, the tensors of `head.ids_specs()`."""
+    """Returns the answer to `inputs`, the token ids of `head.ids_specs()`."""
     rows = head.ids_rows(inputs)
     outputs = compute(
         model, rows.inputs, max_rows_at_once, head.condense, unpad
@@ -212,7 +212,8 @@ def answer_ids_in_numbers(
     head: ServingHead, model: keras.Model, inputs: _Tensors
 ) -> dict[str, tf.Tensor]:
     """Returns the numeric outputs of `answer_ids`."""
-    # All rows at once: other programs that run SavedModels lack loops.
+    # All rows in one call: computing them in parts needs a loop in the graph,
+    # which some programs other than TensorFlow cannot run.
     answer = answer_ids(head, model, inputs)
     return {x: t for x, t in answer.items() if t.dtype != tf.string}
 
@@ -238,7 +239,7 @@ def check_rows(inputs: _Tensors) -> dict[str, tf.Tensor]:
 
 
 def check_segments(model: keras.Model, inputs: _Tensors) -> tf.Operation:
-    """Returns an assertion; a wrong segment would get an embedding of zeros."""
+    """Asserts that segment ids are valid; others would be embedded as zeros."""
     ids, last = inputs["segment_ids"], model.bert_config.type_vocab_size - 1
     expected = f"`segment_ids` must be from 0 to {last}."
     return tf.debugging.assert_equal(
@@ -311,7 +312,7 @@ def compute(
         1 rows. None is for one call with all rows, without `condense`.
       condense: Reduces the outputs of each call to the tensors [R, ...] to
         return; all hidden states of a book would not fit in memory.
-      unpad: Whether to compute tokens alone, so that outputs of padding are 0.
+      unpad: Whether to skip padding; its outputs are then 0.
     """
 
     def call(rows):
@@ -508,7 +509,7 @@ class LitertModule:
         }
         for name, spec in self._outputs.items():
             key = f"{litert.OUTPUT_PREFIX}{name}"
-            # The server gives the outputs the axes that the rows have here.
+            # The server reshapes the outputs to the leading axes of the rows.
             shape = self._axes_of_rows.concatenate(spec.shape[1:])
             specs[key] = tf.TensorSpec(shape, spec.dtype, key)
         return specs
@@ -526,7 +527,7 @@ class LitertModule:
             spec.shape.rank > 1 and spec.shape[1] is None
             for spec in self._outputs.values()
         )
-        # Clients expect as many outputs as ids, so padding is computed, too.
+        # Clients expect an output for each id, so padding is computed, too.
         return _flatten(rows, whole=has_token_outputs)
 
     def _check_ids(self, inputs: _Tensors) -> list[tf.Operation]:
@@ -566,7 +567,7 @@ class LitertModule:
         """Returns outputs for inputs <int32>[R, T] or [R, P]."""
         if self._axes_of_rows.rank == 1:
             return self._head.condense(self._model(inputs, training=False))
-        # The model expects [B, choices, T]: each row is one choice here.
+        # The model expects [B, choices, T]: make each row a text of one choice.
         inputs = {name: tf.expand_dims(x, 1) for name, x in inputs.items()}
         kept = self._head.condense(self._model(inputs, training=False))
         return {name: tf.squeeze(x, 1) for name, x in kept.items()}
@@ -601,7 +602,7 @@ def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
     length = tf.shape(input_mask)[-1]
     places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
     last = tf.reduce_max(places, -1)
-    # A row without tokens has all T columns; the model cannot read none.
+    # The model must read some column, so a row without tokens has all T.
     return tf.where((last == 0) | whole, length, last)
 
 

@@ -20,13 +20,13 @@ from typing import NamedTuple
 from bert_tf.errors import UserError
 
 _CHUNK_BYTES = 1 << 20
-# Weights hardly compress; the least limit lets a small archive hold zeros.
+# Weights hardly compress, but a small archive of zeros may have _LEAST_LIMIT.
 _MAX_RATIO = 200
 _LEAST_LIMIT, _MOST_LIMIT = 1 << 26, 1 << 36
 _MAX_MEMBERS = 1_000
-# Limits the sum of all headers, or the directory of a zip.
+# Limits the total size of a tar's headers, or the size of a zip's directory.
 _MAX_HEADER_BYTES = 1 << 21
-# File systems allow 255 bytes; a temporary file adds a suffix to the name.
+# File systems allow names of 255 bytes; leave room for a temporary suffix.
 _MAX_NAME_BYTES, _MAX_DEPTH = 200, 32
 _DAMAGED = (
     zipfile.BadZipFile,
@@ -39,7 +39,7 @@ _DAMAGED = (
     LookupError,
     ValueError,  # A header field that is no number or no valid name.
     RuntimeError,  # An encrypted file, an unknown compression, deep nesting.
-    FileExistsError,  # Two entries have one name, or one is below a file.
+    FileExistsError,  # Two entries have the same name, or one is below a file.
     NotADirectoryError,
     IsADirectoryError,
 )
@@ -169,9 +169,9 @@ def _check(archive: str, member: _Member) -> None:
 def _zip_members(source: _Source) -> Iterator[_Member]:
     file = zipfile.ZipFile(source)
     for info in file.infolist():
-        # A zip from Unix has the file's mode, which shows links; others have 0.
+        # Only zips from Unix have a mode, which shows links; other zips have 0.
         kind = stat.S_IFMT(info.external_attr >> 16)
-        # One read of another compression may return gigabytes, so refuse it.
+        # With other compressions one read may return gigabytes: refuse them.
         is_bounded = info.compress_type in (
             zipfile.ZIP_STORED,
             zipfile.ZIP_DEFLATED,

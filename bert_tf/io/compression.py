@@ -105,7 +105,7 @@ def _stored_blocks(
 
 
 def _decompress(path: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the decompressed contents of blocks, of one or more streams."""
+    """Yields the decompressed contents of a file's blocks, stream by stream."""
     kind = ending(path)
     stream, has_streams, offset = None, False, 0
     for block in blocks:

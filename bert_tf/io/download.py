@@ -43,7 +43,7 @@ _MAX_UNSTATED_BYTES = 1 << 32
 # Headers, and each further `_LEAST_BYTES`, must arrive within this time.
 TIMEOUT_SECONDS = 60
 _LEAST_BYTES = 1 << 16
-# Gives up after so many attempts in a row with less than a chunk of new bytes.
+# Gives up after _TRIES attempts in a row that add less than _CHUNK_BYTES each.
 _TRIES = 3
 _PAUSE_SECONDS = 0.25
 _HASHES = {32: "md5", 64: "sha256"}
@@ -51,7 +51,7 @@ _HASHES = {32: "md5", 64: "sha256"}
 # hashes the file's time and size, and Amazon S3 hashes encrypted contents.
 _OTHER_ETAGS = {"server": "uvicorn", "x-amz-server-side-encryption": "aws:kms"}
 _NOT_REACHED = (urllib.error.URLError, OSError, http.client.HTTPException)
-# IPv6 addresses that end with an IPv4 address, which Python does not extract.
+# IPv6 addresses whose end is an IPv4 address, which Python does not extract.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -85,7 +85,7 @@ def fetch(
       advice: What to check besides the connection if no byte arrives.
 
     Returns:
-      The `etag`, "" if the server sends none, the size in `bytes` and the
+      The `etag` ("" if the server sends none), the size in `bytes` and the
       `sha256` of the file.
 
     Raises:
@@ -245,7 +245,7 @@ class _Transfer:
         )
         pace = response.fp.raw.pace
         with open(self.partial, "ab") as file, bar:
-            # `read1` waits for no whole chunk, so a break loses no byte.
+            # `read1` returns what has arrived, so a broken transfer loses none.
             while chunk := response.read1(_CHUNK_BYTES):
                 # A full disk raises `UserError`, so there is no other attempt.
                 with errors.full_disks(), errors.naming(self.partial):

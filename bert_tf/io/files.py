@@ -33,7 +33,7 @@ _CHUNK_BYTES = 1 << 24
 _TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
 # Arguments of renameat2, from <fcntl.h> and <linux/fs.h>.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-# If renameat2 returns one of these, two renames replace the exchange.
+# If renameat2 fails with one of these, two renames replace the exchange.
 _NO_EXCHANGE = (
     errno.EINVAL,
     errno.ENOSYS,
@@ -194,7 +194,7 @@ def open_binary(path: str, mode: str = "rb") -> IO[bytes]:
 
 
 def announce(path: str) -> None:
-    """Calls `on_write` for a path that other code writes."""
+    """Calls the functions in `on_write` with a path that other code writes."""
     for call in on_write:
         call(path)
 
@@ -505,7 +505,7 @@ def write_bytes(path: str, contents: bytes) -> None:
 
 
 def write_json(path: str, values: Any) -> None:
-    """Writes indented JSON atomically, to a local path without TensorFlow."""
+    """Writes indented JSON atomically."""
     write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -12,7 +12,7 @@ _MESSAGE = "Interrupted.\n"
 def end_at_once() -> None:
     """Makes Ctrl-C print "Interrupted." and exit, without exit handlers.
 
-    Call it while a script imports modules, or else Ctrl-C prints a traceback.
+    Call this before slow imports, or else Ctrl-C prints a traceback.
     """
     signal.signal(signal.SIGINT, _end)
 

@@ -45,9 +45,9 @@ def try_lock(file: IO[Any] | int) -> bool:
 
 
 def is_current(file: IO[Any] | int, path: str) -> bool:
-    """Returns True if an open file still is the one at `path`.
+    """Returns True if an open file is still the file at `path`.
 
-    If another process has renamed or removed it, a lock on it protects nothing.
+    If another process has renamed or removed the file, a lock on it is useless.
     """
     descriptor = file if isinstance(file, int) else file.fileno()
     try:
@@ -104,15 +104,14 @@ def one_writer(
     processes in the folder are removed. Remote outputs are not locked.
 
     Args:
-      path: The value of the flag: a folder.
+      path: The value of the flag: a folder; with `is_replaced`, also a file.
       flag: The name of the flag, for the error.
       is_replaced: Whether the output is a file or folder that is replaced as a
         whole. The lock is then on a file `<path>.lock`, which is removed at the
         end; the lock file of a killed process is not locked.
 
     Raises:
-      UserError: If another process holds the lock, or the output cannot be
-        written.
+      UserError: If the lock is taken, or the output cannot be written.
     """
     if paths.is_remote(path):
         yield
@@ -180,7 +179,7 @@ def exclusive(path: str, work: str) -> Iterator[None]:
 class LocalCopy:
     """A local copy of a folder, shared by all processes of this machine.
 
-    The first process that opens the copy copies the files, the last process
+    The first process that opens the copy copies the files; the last process
     that closes it removes them. Copied or pickled instances share one copy.
 
     Args:
@@ -208,7 +207,7 @@ class LocalCopy:
             self._lock.close()
 
     def close(self) -> None:
-        """Releases the copy; files that are mapped stay readable."""
+        """Releases the copy; files that are mapped to memory stay readable."""
         if self._lock is None:
             return
         with self._lock:

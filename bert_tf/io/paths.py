@@ -30,7 +30,7 @@ _MODEL_PARTS = re.compile(
     "^checkpoint$|^model$"
 )
 _NO_MODELS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip")
-# The first line of standard input selects the format: the first match counts.
+# Ending to pattern of standard input's first line; the first match wins.
 _FIRST_LINES = {
     ".jsonl": re.compile(r"\{"),
     ".csv": re.compile(r"(text|[\w -]+(,[\w-][\w -]*)+)$"),
@@ -42,7 +42,7 @@ _NAMES_SHOWN = 8
 
 
 def is_remote(path: str) -> bool:
-    """Returns True for a path of another file system, such as gs://."""
+    """Returns True for a path on a remote file system, such as gs://."""
     return "://" in path
 
 
@@ -63,11 +63,11 @@ def base_names(value: str) -> str:
 def check_inputs(config: Any) -> None:
     """Checks the input paths among a script's flags, in their order.
 
-    The flags are a dataclass with fields of `config.option`, which names the
-    kind of a path (`reads`). Two methods are optional: `unread_inputs` returns
-    the names of flags that this call does not read, and `input_hints` returns
-    advice for missing inputs, by flag. The field `output_dir` names a folder to
-    write to; `output_file` and `output` name paths to replace.
+    The flags are a dataclass; its fields are declared with `config.option`, and
+    `reads` is the kind of a path. Two methods are optional: `unread_inputs`
+    returns the names of flags that this run does not read, and `input_hints`
+    returns advice for missing inputs, by flag. The field `output_dir` names a
+    folder to write to; `output_file` and `output` name paths to replace.
 
     Raises:
       UserError: If a file, folder or model is missing, the name of a model is
@@ -99,8 +99,8 @@ def check_inputs(config: Any) -> None:
 def reading_stdin(config: Any) -> Iterator[Any]:
     """Yields flags with a temporary file in place of "-", the standard input.
 
-    Commands read a file several times. The first line selects the format: "{"
-    begins JSON lines, "text,label" a .csv file, other words a .txt file.
+    Commands may read a file several times, but standard input only once. Its
+    first line selects the format: "{" JSON lines, "text,label" .csv, else .txt.
     """
     names = [
         field.name
@@ -192,7 +192,7 @@ def no_model(path: str, flag: str | None = None) -> UserError:
 
 
 def cache_dir() -> str:
-    """Returns the folder of files that can be computed or fetched again."""
+    """Returns the folder for files that can be computed or fetched again."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = os.environ.get("BERT_TF_CACHE") or os.path.join(home, "bert_tf")
     return os.path.expanduser(folder)
@@ -245,7 +245,7 @@ def _check_file(path: str, flag: str) -> None:
 
 def _check_files(patterns: str, flag: str) -> None:
     for pattern in map(str.strip, patterns.split(",")):
-        # TensorFlow's globs have other rules for these: it checks them later.
+        # TensorFlow reads these patterns by other rules, and checks them later.
         if is_remote(pattern) or set(pattern) & set("[\\{"):
             continue
         matches = glob.iglob(pattern, include_hidden=True) if pattern else ()

@@ -19,7 +19,8 @@ class Rate:
     """Units per second in recent calls, without the calls that compile.
 
     The first call, and calls over 5 times slower than the median, count as
-    compiling. For the first calls it is 2 times, as two of them may compile.
+    compiling. Up to the sixth call the limit is 2 times, as a second call that
+    compiles would otherwise dominate so few calls.
     """
 
     _RECENT = 100
@@ -59,7 +60,7 @@ class Rate:
 class Bar(tqdm.tqdm):
     """A progress bar that can show a rate that was measured elsewhere."""
 
-    # Whether `_rate` replaces the bar's own.
+    # Whether `_rate` replaces the rate that tqdm measures.
     _has_rate = False
     _rate: float | None = None
 
@@ -67,13 +68,13 @@ class Bar(tqdm.tqdm):
     def format_dict(self) -> Mapping[str, Any]:
         values = super().format_dict
         if self._has_rate:
-            # With no rate, tqdm would compute one from the elapsed time.
+            # Without a rate, tqdm would compute one, unless `elapsed` is 0.
             elapsed = values["elapsed"] if self._rate else 0
             values |= {"rate": self._rate, "elapsed": elapsed}
         return values
 
     def move_to(self, n: int, rate: float | None) -> None:
-        """Moves the bar to `n`; shows `rate`, or none, in place of its own."""
+        """Moves the bar to `n`; then shows `rate`, or no rate if it is None."""
         self._has_rate, self._rate = True, rate
         self.update(n - self.n)
 
@@ -111,7 +112,7 @@ def bar(
       description: A noun or verb before the numbers.
       unit: The name of one unit; "B" for bytes.
       initial: The number of units that were done in an earlier run.
-      hidden: Whether to show nothing, because another worker shows it.
+      hidden: Whether to show nothing, because another worker shows the bar.
       leave: Whether the finished bar stays on the terminal.
     """
     on_terminal = sys.stderr.isatty()
@@ -129,7 +130,7 @@ def bar(
         dynamic_ncols=on_terminal,
         mininterval=0.2 if on_terminal else every,
         maxinterval=every,
-        # Work of less than ten seconds writes no line to a file.
+        # To a file, write no line if the work takes less than ten seconds.
         delay=0 if on_terminal else every,
         file=sys.stderr if on_terminal else _Lines(),
     )

@@ -1,11 +1,11 @@
 """The output of one run: a lock, a recipe, resuming, and starting over.
 
 Until the output is complete, `<output_file>.work` holds finished parts of the
-work and `recipe.json`: the recipe, which is all that the output depends on, and
-the files that the run writes. A run with another recipe is refused, so that
-files never mix, and starting over removes exactly the registered files. When
-the output is complete, its report or manifest holds the recipe and the files,
-and the folder is removed.
+work and `recipe.json`, which has the recipe (all that the output depends on)
+and the paths of the files that the run writes. A run with another recipe is
+refused, so that files never mix, and starting over removes exactly the
+registered files. When the output is complete, its report or manifest holds the
+recipe and the paths, and the folder is removed.
 
 In an `--output_dir`, checkpoints hold the recipe (`training.resume`), and
 `written_files.json` lists the files that runs have written.
@@ -46,8 +46,8 @@ class Made:
     """Files that a run has written or registered, and their recipe.
 
     Attributes:
-      recipe: JSON values that the output depends on, by name: "--seed", "the
-        vocabulary".
+      recipe: JSON values that the output depends on, by names such as "--seed"
+        and "the vocabulary".
       files: Path to size in bytes, or None for any size. The last file marks a
         complete output.
       extras: Paths of files that a complete output may lack.
@@ -68,7 +68,7 @@ class RunFolder(contextlib.ExitStack):
     """The output of a run, locked against other processes in the context.
 
     Args:
-      path: The output file; other names of the output begin with this path.
+      path: The output file; the paths of other outputs begin with this path.
       recipe: See `Made`.
       find_finished: Reads reports or manifests; returns the files and recipe in
         each of them, and None for a missing one.
@@ -117,7 +117,7 @@ class RunFolder(contextlib.ExitStack):
 
     @property
     def difference(self) -> str:
-        """The changes from the recipe of existing output to this one, or ""."""
+        """The changes from the recipe of existing output to ours, or ""."""
         for each in self._registered():
             if changed := changes(each.recipe, self._recipe):
                 return "; ".join(changed)
@@ -128,9 +128,9 @@ class RunFolder(contextlib.ExitStack):
 
         Args:
           outputs: The files that the run will write.
-          fits_any: Whether each part of the work has a name by its own inputs,
-            so that a run with another recipe may use the unchanged parts until
-            the first file exists.
+          fits_any: Whether each part of the work is named by its own inputs, so
+            that a run with another recipe may reuse unchanged parts until the
+            first output file exists.
 
         Raises:
           UserError: If output has another recipe, or no run has registered it.
@@ -173,7 +173,7 @@ class RunFolder(contextlib.ExitStack):
         self.discard()
 
     def discard(self) -> None:
-        """Removes the work, first its record: without it, work is ignored."""
+        """Removes the record, then the work: work without it is ignored."""
         files.remove(self._record)
         files.remove(self.work_dir)
 
@@ -197,11 +197,11 @@ class RunFolder(contextlib.ExitStack):
             logging.info("Starting over: removed %s.", shown(found))
 
     def _registered(self) -> list[Made]:
-        """Returns the unfinished output, if any, and the finished ones."""
+        """Returns the unfinished output, if any, and the finished outputs."""
         found = [each for each in self._find_finished() if each is not None]
         if files.exists(self._record):
             stored = text_files.read_json(self._record)
-            # The record of an earlier version lacks both keys.
+            # A record that an earlier version wrote lacks both keys.
             names = [
                 x if paths.is_remote(x) else os.path.join(self._folder, x)
                 for x in stored.get("files", [])
@@ -211,7 +211,7 @@ class RunFolder(contextlib.ExitStack):
         return found
 
     def _files(self) -> list[str]:
-        """Returns all registered files; files that mark an output are last."""
+        """Returns all registered files; files that mark outputs come last."""
         made = self._registered()
         return [
             *dict.fromkeys(x for each in made for x in each.extras),
@@ -254,7 +254,7 @@ def remove_registered(
     """Removes the files that runs have registered in a folder.
 
     Returns:
-      Their names.
+      The names of the removed files.
 
     Raises:
       UserError: If one of the inputs would be removed.

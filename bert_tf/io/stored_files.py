@@ -82,7 +82,7 @@ def choice(*values: str) -> Kind:
 
 
 def either(*kinds: Kind) -> Kind:
-    """Returns the kind of the values of several kinds."""
+    """Returns the kind that allows the values of all given kinds."""
     return Kind(
         " or ".join(kind.expected for kind in kinds),
         lambda value: any(kind.fits(value) for kind in kinds),
@@ -107,7 +107,7 @@ def list_of(kind: Kind) -> Kind:
 def object_of(
     required: Mapping[str, Kind], others: Mapping[str, Kind] | None = None
 ) -> Kind:
-    """Returns the kind of objects with all `required` keys, maybe `others`."""
+    """Returns the kind of objects with all `required` and maybe `others`."""
     kinds = {**required, **(others or {})}
     words = [f"{key}: {kind.expected}" for key, kind in kinds.items()]
 
@@ -185,7 +185,7 @@ def require(path: str) -> str:
     """Returns the path of an existing regular file.
 
     Raises:
-      UserError: If there is none.
+      UserError: If there is no such file.
     """
     if not exists(path):
         raise UserError(f"There is no {path}; copy the model again.")

@@ -24,12 +24,12 @@ from bert_tf.io import text_files
 TEXT_COLUMN = "text"
 
 # The standard library refuses fields of more than 131,072 characters, but texts
-# may be longer. The limit is global.
+# may be longer, so `read_csv` raises this limit (for the whole process).
 _MAX_FIELD_CHARS = (1 << 31) - 1
-# A .tsv file with one of these in its header may have the wrong ending.
+# A .tsv header with one of these suggests a wrong ending: an error mentions it.
 _OTHER_SEPARATORS = ",;"
-# In some countries, spreadsheets write one of these in place of the comma. They
-# may name the separator in a line before the header, such as "sep=;".
+# In some countries, spreadsheets write one of these in place of the comma. A
+# line such as "sep=;" before the header may name the separator.
 _SPREADSHEET_SEPARATORS = (";", "\t", "|")
 _NAMED_SEPARATOR = re.compile(r'"?sep=(.)"?')
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".parquet")
@@ -63,7 +63,7 @@ class Table:
         first object.
       rows: The rows, which can be iterated over once.
       repeated: The names that several columns have. `columns` and rows lack
-        these names; they are an error only if `require` is called with them.
+        these names; only `require` for such a name raises an error.
     """
 
     path: str
@@ -135,7 +135,7 @@ def read_table(
     - .txt: each line is a text, in a column named "text".
     - .parquet: needs pyarrow; lines are the numbers of the rows.
 
-    A byte order mark and CRLF are removed, and spaces around names of columns.
+    A byte order mark, CRs at line ends and spaces around names are removed.
     Blank lines are skipped. In a file with one column, however, a blank line
     between other lines is a row with an empty text.
 
@@ -143,12 +143,13 @@ def read_table(
       path: The file.
       ending: Overrides the file's ending, with its dot.
       columns_without_header: Names for a .csv or .tsv file without a header.
-        A file has no header if its first line has this many fields and none of
-        them is one of these names.
-      columns_of_longer_rows: Names for rows of a .csv or .tsv file that have
-        this many fields, if all columns of the header are among these names.
+        A file has no header if its first line has one field per name, but none
+        of the fields is one of these names.
+      columns_of_longer_rows: Names for rows of a .csv or .tsv file that are
+        longer than the header. Rows with one field per name get these names, if
+        the names include all columns of the header.
       on_broken_row: Called with the line number of each row with too many or
-        too few fields, which is then skipped. By default it is an error.
+        too few fields, which is then skipped. Without it, the row is an error.
 
     Raises:
       UserError: Here and from `rows`, if the file cannot be read or has no row,
@@ -245,7 +246,7 @@ def _repeats(values: Sequence[str], columns: Sequence[str]) -> bool:
     return (
         len(columns) > 1
         and len(values) == len(columns)
-        # If two files were joined, the second may have a byte order mark.
+        # If files were joined, the second header may have a byte order mark.
         and all(
             value.strip("\ufeff ") == column
             for value, column in zip(values, columns, strict=True)

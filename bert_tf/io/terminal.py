@@ -19,13 +19,13 @@ from absl import logging
 
 # Attribute of log records; `_StepFilter` explains its three values.
 SHOWN = "shown_without_bar"
-# A log file gets a progress line at most this often.
+# A log file gets at most one progress line in this time.
 SECONDS_BETWEEN_LINES = 10.0
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
-# No environment variable sets the log level of the Abseil in these libraries of
-# TensorFlow, so `drop_noise` calls a C++ function. If a version lacks it, only
-# the messages appear again. In 2.21 the second library logs, too.
+# These libraries of TensorFlow contain Abseil, and no environment variable sets
+# its log level, so `drop_noise` calls a C++ function. In a version without this
+# function the messages appear again. In 2.21 the second library logs, too.
 _LIBRARIES = (
     "libtensorflow_framework.so.2",
     "python/profiler/internal/_pywrap_profiler_plugin.so",
@@ -39,7 +39,7 @@ _ABSEIL_ERROR = 2
 
 
 class LineFormatter(python_logging.Formatter):
-    """Formats a record as "14:03:12 message"; WARNING and above are named.
+    """Formats a record as "14:03:12 message"; names levels other than INFO.
 
     Args:
       date: The format of the time.
@@ -73,7 +73,7 @@ class _StepFilter(python_logging.Filter):
     """Hides the lines of steps on a terminal, where a bar shows the steps.
 
     Elsewhere "always" lines are shown, and "sometimes" lines if the last shown
-    line is ten seconds old. "in_file" lines are shown with --verbosity=1 only.
+    line is ten seconds old. "in_file" lines are shown only with --verbosity=1.
     """
 
     def __init__(self, verbosity: int) -> None:
@@ -122,7 +122,7 @@ def show_log(verbosity: int) -> None:
         `INFO` on, at any verbosity.
     """
     logging.use_absl_handler()
-    # On a new machine, Matplotlib logs at INFO that it builds a list of fonts.
+    # On a new machine, Matplotlib would log at INFO that it lists the fonts.
     python_logging.getLogger("matplotlib").setLevel(python_logging.WARNING)
     logging.set_verbosity(max(verbosity, logging.INFO))
     handler = logging.get_absl_handler()
@@ -146,10 +146,10 @@ def below(level: int) -> Iterator[None]:
 def drop_noise() -> None:
     """Silences C++ messages that report no error, for scripts.
 
-    Call it before TensorFlow is imported. TF_CPP_MIN_LOG_LEVEL below 2 keeps
+    Call this before TensorFlow is imported. TF_CPP_MIN_LOG_LEVEL below 2 keeps
     all messages.
     """
-    # Without a GPU, TensorFlow logs an error about it, which level 3 hides. The
+    # Without a GPU, TensorFlow logs an error about that; level 3 hides it. The
     # last message of an aborted process is still logged at level 3.
     has_gpu = any(map(os.path.exists, _GPU_FILES))
     default = "2" if has_gpu else "3"

@@ -71,7 +71,7 @@ def recording() -> Iterator[None]:
 
     A run that is refused before `open_in` leaves no file.
     """
-    # Python shows warnings by itself only while there is no handler.
+    # With our handler alone, Python would show no warnings: add absl's handler.
     logging.use_absl_handler()
     recorder = _Recorder()
     python_logging.getLogger().addHandler(recorder)
@@ -91,7 +91,7 @@ def recording() -> Iterator[None]:
 def open_in(output_dir: str) -> None:
     """Appends the log of `recording`, from its start, to `train.log`.
 
-    Only the worker that writes the run's files calls it.
+    Call this only in the worker that writes the run's files.
     """
     for handler in python_logging.getLogger().handlers:
         if isinstance(handler, _Recorder):

@@ -1,16 +1,16 @@
 """Tokens that transformers added to a vocabulary, matched in the text itself.
 
 A text is cut at its added tokens, and the pieces between them are tokenized by
-themselves: "see <e1>covid-19s" becomes see, <e1>, covid-19, s. Tokens with a
-false `normalized` are matched in the raw text. Then each piece is normalized,
-and the remaining added tokens, normalized too, are matched in it. The leftmost
-match counts, and of several matches there the longest.
+themselves: "see <e1>covid-19s" becomes see, <e1>, covid-19, s. Tokens whose
+flag `normalized` is false are matched in the raw text. Then each piece is
+normalized, and the other added tokens, also normalized, are matched in it. The
+leftmost match wins; of several matches that begin there, the longest wins.
 
 Source: AddedVocabulary of Hugging Face's tokenizers (added_vocabulary.rs).
 
 Shapes:
   B: number of texts.
-  P: number of pieces; each text gives text, match, text, ..., text in order.
+  P: number of pieces; each text is cut into text, match, text, ..., text.
   K: number of tokens of one `Matcher`.
 """
 
@@ -25,7 +25,8 @@ import tensorflow as tf
 
 from bert_tf.text import normalizer
 
-# Insides of RE2 classes for \w and \s of Rust's regex; RE2's match only ASCII.
+# Contents of RE2 character classes that match what \w and \s of Rust's regex
+# match in Hugging Face's tokenizers; \w and \s of RE2 match ASCII only.
 _WORD = (
     r"\pL\pM\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}"
     r"\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
@@ -69,7 +70,7 @@ class Pieces(NamedTuple):
         """Joins the values of pieces into the values of texts, in order.
 
         Args:
-          between: Ragged [P, None], values of the text; none for matches.
+          between: Ragged [P, None], the values of text; none for matches.
           matches: [P], the value of each match; ignored for text.
 
         Returns:
@@ -94,7 +95,7 @@ class Matcher:
     Args:
       tokens: Rows of `Vocabulary.added_tokens`, [K].
       patterns: The string to find for each token, [K]; "" finds nothing. If
-        patterns are equal, the first counts (by chance in transformers).
+        patterns are equal, the first wins (in transformers, chance decides).
       is_normalized: Whether the texts are results of `normalizer.Normalizer`:
         Chinese characters then count as if between spaces.
     """
@@ -157,7 +158,7 @@ class Matcher:
             rows,
             is_match,
             tf.gather([*(x["id"] for x in self._tokens), 0], numbers),
-            # A match takes the white space trimmed off the texts beside it.
+            # A match includes the white space trimmed off the texts beside it.
             starts + tf.where(is_match, -_previous(right), left),
             starts + lengths + tf.where(is_match, _next(left), -right),
         )
@@ -171,7 +172,7 @@ class Matcher:
         if self._separate:
             ends &= ~_matches(texts, rf"\C*[{self._separate}]")
             starts &= ~_matches(texts, rf"[{self._separate}]\C*")
-        # Beyond an empty piece of text, the neighbor is another match.
+        # Adjacent matches have an empty piece between them: look beyond it.
         empty, before, after = texts == "", _previous(rows, -1), _next(rows, -1)
         ends |= empty & (before == rows) & _previous(ends)
         starts |= empty & (after == rows) & _next(starts)

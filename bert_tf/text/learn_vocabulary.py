@@ -1,9 +1,9 @@
 """Learning a WordPiece vocabulary from word counts.
 
 tensorflow_text's learner finds the wordpieces above a given minimum frequency.
-This module adds an alphabet without unused entries that may exceed 1,000
-characters, a fast search for the frequency that gives the requested size, and
-filling the vocabulary up to exactly that size.
+This module adds an alphabet that has no unused entries and may exceed 1,000
+characters, and a fast search for the frequency that gives the requested size.
+It fills the vocabulary up to exactly this size.
 """
 
 import collections
@@ -23,19 +23,19 @@ from bert_tf.io import progress
 from bert_tf.text import vocabulary as vocabulary_lib
 
 _MAX_CHARS_PER_TOKEN = 50
-# Iterations of the learner (its default).
+# Iterations of the learner; 4 is its default.
 _NUM_ITERATIONS = 4
-# The search ends when the learner fills this much of the room.
+# The search ends once the wordpieces fill this share of the free lines.
 _FULL_ENOUGH = 0.95
-# After this many guesses the search bisects, so that it terminates.
+# After this number of guesses the search bisects, so that it terminates.
 _MAX_GUESSES = 6
-# In bert-base-uncased, lines 1 to 99 (from 0) are unused and line 100 is [UNK].
+# Counted from 0, lines 1 to 99 of bert-base-uncased are unused; 100 is [UNK].
 _UNUSED_IN_FRONT = 99
-# Longer words become [UNK] (tokenization.py:303 of the original): not learned.
+# Longer words become [UNK] (tokenization.py:303 of the original), so skip them.
 _MAX_CHARS_PER_WORD = 200
 # The learner takes about 5 KB and 0.1 ms per word and iteration, and rare words
-# have little influence. So it gets at most this many words, or this many per
-# line of the vocabulary if that is more.
+# have little influence. So it gets the _MAX_WORDS most frequent words, or
+# _MAX_WORDS_PER_LINE words for each line of the vocabulary if that is more.
 _MAX_WORDS = 120_000
 _MAX_WORDS_PER_LINE = 4
 
@@ -197,8 +197,8 @@ def choose_alphabet(
     The most frequent characters that make up `character_coverage` of the text
     get tokens: for the start of words, for the inside, or both, as they occur.
     (A Chinese character is a word, so it needs no continuation token.) Further
-    characters get tokens if they are at least as frequent as the words that
-    will get a line, while the tokens take less than half of the `room`.
+    characters get tokens if they are at least as frequent as the rarest word
+    that could get a line, but only until half of the `room` lines are taken.
     """
     totals = collections.Counter(statistics.starts)
     totals.update(statistics.insides)
@@ -268,17 +268,17 @@ def _learn_tokens(words: list[tuple[str, int]], threshold: int) -> list[str]:
 def _search(
     words: list[tuple[str, int]], room: int
 ) -> tuple[int, list[str], list[str]]:
-    """Finds the threshold at which the wordpieces come closest to `room`.
+    """Finds the minimum count (threshold) that gives about `room` wordpieces.
 
     The number of wordpieces is about inversely proportional to the threshold,
-    so each round extrapolates the next threshold from the last. Returns the
+    so each round computes a new threshold from earlier ones. Returns the
     threshold, its wordpieces (at most `room`), and the wordpieces of the next
     lower threshold that was tried (more than `room`; empty if all fit).
     """
     if not words or not room:
         return 0, [], []
     frequencies = [count for _, count in words]  # Largest first.
-    # Nothing occurs this often, so no wordpiece results and all fit.
+    # Nothing occurs this often: no wordpieces, which fit into any room.
     above = sum(len(word) * count for word, count in words) + 1
     below = 0  # Gives too many wordpieces.
     fitting: list[str] = []
@@ -311,7 +311,8 @@ def _guess(
     below: int, num_below: int, above: int, num_above: int, room: int
 ) -> int:
     """Returns the next threshold to try, from one or two earlier ones."""
-    # Just under the room, so that the next round is likely to be the last.
+    # Aim between `_FULL_ENOUGH * room`, which ends the search, and `room`, so
+    # that the next round is likely to be the last.
     target = (1 + _FULL_ENOUGH) / 2 * room
     if num_below and num_above:
         share = math.log(num_below / target) / math.log(num_below / num_above)

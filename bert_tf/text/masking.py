@@ -38,7 +38,7 @@ class DynamicMasking:
       masked_lm_prob: Share of a sequence's tokens to predict.
       final_masked_lm_prob: The share to which `masked_lm_prob` changes
         linearly; None for a constant share.
-      num_examples: The number of examples after which the change is complete.
+      num_examples: Number of examples until `final_masked_lm_prob` is reached.
       mask_rate: Share of the chosen tokens replaced by [MASK].
       same_rate: Share of the chosen tokens that stay; the rest becomes random.
       continuations: For whole word masking, <bool>[vocab_size] as a tuple: true
@@ -144,8 +144,8 @@ class DynamicMasking:
     def _choose_words(self, ids, candidates, limit, example_index, seed):
         """Takes words in random order, skipping words that exceed the limit.
 
-        For words of 2, 2 and 1 tokens, in random order, and a limit of 3, takes
-        the first word and the third.
+        If the random order gives words of 2, 2 and 1 tokens and the limit is 3,
+        takes the first word and the third.
         """
         table = tf.constant(self.continuations)
         starts = candidates & ~tf.gather(table, ids)
@@ -168,7 +168,7 @@ class DynamicMasking:
 
         zero = tf.zeros_like(limit)
         _, fits = tf.scan(take, tf.transpose(lengths), (zero, zero > 0))
-        # From the random order back to the order in the sequence.
+        # Bring the choices from the random order into the sequence's order.
         taken = tf.gather(tf.transpose(fits), rank, batch_dims=1)
         return candidates & tf.gather(taken, tf.maximum(word, 0), batch_dims=1)
 
@@ -195,7 +195,7 @@ def restore_ids(features: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def without_blank_rows(probs: tf.Tensor, vocabulary: Vocabulary) -> tf.Tensor:
-    """Returns probabilities <float>[..., rows], -1 for rows without a token."""
+    """Returns probabilities <float>[..., rows], -1 for ids without a token."""
     has_token = np.zeros(probs.shape[-1], bool)
     has_token[list(vocabulary.token_ids)] = True
     return probs if has_token.all() else tf.where(has_token, probs, -1.0)

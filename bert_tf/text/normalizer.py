@@ -7,16 +7,17 @@ instead of becoming spaces, "ß" stays, and lower-casing and accent stripping ar
 separate. Bytes that are not UTF-8 vanish as with errors="ignore" in Python.
 
 One rule depends on context: a capital sigma at the end of a word becomes "ς".
-The table keeps the sigma, and a `Rule` replaces it in the table's output, which
-has lost all characters that the original drops before lower-casing. TensorFlow
-Lite has no operators for rules, so there the table itself can lower the sigma.
+The table keeps the sigma, and a `Rule` replaces it in the table's output. There
+the characters that the original drops before lower-casing are gone, so they
+cannot hide the end of a word. TensorFlow Lite has no operators for rules, so
+for TensorFlow Lite the table itself can lower-case the sigma.
 
 A fifth table implements `config.ASCII_LOWER`, the rules of MediaPipe and of the
 TensorFlow Lite Task Library (bert_preprocessor_calculator.cc and
-bert_tokenizer.cc of MediaPipe): ASCII becomes lower case, and nothing is
-stripped or dropped. There, only ASCII white space separates words. Other
-characters that the WordPiece operator treats as white space become NUL, which
-no token contains, so the word is [UNK], as in MediaPipe. A NUL ends the text.
+bert_tokenizer.cc of MediaPipe): ASCII becomes lower case, nothing is stripped
+or dropped, and a NUL ends the text. Only ASCII white space separates words.
+Other characters that the WordPiece operator treats as white space become NUL,
+which no token contains, so the word is [UNK], as in MediaPipe.
 """
 
 import functools
@@ -38,8 +39,8 @@ from bert_tf.config import ORIGINAL
 
 CAPITAL_SIGMA = "\u03a3"
 
-# The original's blocks (tokenization.py:274-281), which the WordPiece operator
-# splits off, too; three adjacent blocks are joined.
+# Chinese characters: the original's blocks (tokenization.py:274-281), adjacent
+# blocks joined. The WordPiece operator, too, makes each character a word.
 CJK_RANGES = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -67,7 +68,7 @@ SEPARATORS = r" \n"
 
 # Punctuation added since Unicode 15, which WordPiece of tensorflow_text 2.20
 # splits off. The original (Unicode 14) and tensorflow_text 2.12 treat these as
-# letters, so `STAND_INS` hides them.
+# letters, so `STAND_INS` hides them from WordPiece.
 _NEWER_PUNCTUATION = (
     (0x1B4E, 0x1B4F),
     (0x1B7F, 0x1B7F),
@@ -80,8 +81,8 @@ _NEWER_PUNCTUATION = (
     (0x16D6D, 0x16D6F),
     (0x1E5FF, 0x1E5FF),
 )
-# Normalized text has no control characters, so these are free. Like unassigned
-# characters, they are neither cased nor ignorable nor white space.
+# Normalized text has no control characters, so these can be stand-ins. Like
+# unassigned characters, they are neither cased nor ignorable nor white space.
 _FREE = ((0x80, 0x84), (0x86, 0x9F), (0x01, 0x05))
 
 
@@ -90,8 +91,8 @@ def _characters(ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
         yield from map(chr, range(first, last + 1))
 
 
-# Character to stand-in: under the original's rules these characters are hidden
-# from WordPiece, or it would split them off.
+# Character to stand-in: under the original's rules, stand-ins hide these
+# characters from WordPiece, which would otherwise split them off.
 STAND_INS = dict(
     zip(_characters(_NEWER_PUNCTUATION), _characters(_FREE), strict=True)
 )
@@ -118,7 +119,7 @@ def swap_stand_ins(token: str) -> str:
     """Returns a token as it appears in normalized text.
 
     Stand-ins in the token itself become the characters that they stand for.
-    Normalized text has no such characters, so no text matches these tokens.
+    These never occur in normalized text, so no text matches such a token.
     """
     if token.isascii() and token.isprintable():
         return token  # Most tokens.
@@ -133,7 +134,7 @@ def _swapped() -> dict[int, str]:
 
 def lower_sigma_in_table(table: bytes) -> bytes:
     """Returns a table that maps every capital sigma to "σ", not to itself."""
-    # A table ends with its replacements, so the last sigma is a replacement.
+    # A table ends with its replacements, so its last sigma is a replacement.
     head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
     return head + "σ".encode() + tail
 
@@ -149,12 +150,12 @@ def cpu_constant(buffer: bytes) -> tf.Tensor:
 
 
 class Rule(NamedTuple):
-    """A rule for characters that few texts have.
+    """Replacements for characters that few texts have.
 
     Attributes:
       pattern: RE2 that matches the whole of each text that the rule may change.
-      rewrites: Pairs of RE2 and replacement, applied in this order. They change
-        no text that the pattern does not match.
+      rewrites: Pairs of RE2 and replacement, applied in this order. The pairs
+        change no text that the pattern does not match.
     """
 
     pattern: str
@@ -189,7 +190,7 @@ def _apply_where(
 
 
 def _restore(normalized: tf.Tensor) -> tf.Tensor:
-    """Replaces the stand-ins of the table by their characters, <string>[n]."""
+    """Replaces stand-ins by the characters that they hide, <string>[n]."""
     last = max(map(ord, STAND_INS.values()))
     originals = np.arange(last + 1, dtype=np.int32)
     for char, stand_in in STAND_INS.items():
@@ -246,7 +247,7 @@ class Normalizer(tf.Module):
         )
 
     def cut(self, text: tf.Tensor) -> tf.Tensor:
-        """Cuts texts at a NUL where the rules end them there, <string>[n]."""
+        """Cuts texts at the first NUL if the rules do so, <string>[n]."""
         if self._is_original:
             return text
         return tf.strings.regex_replace(text, r"\x00\C*", "")
@@ -270,7 +271,7 @@ class Normalizer(tf.Module):
 
         Args:
           text: <string>[n].
-          rules: As for `normalize`; they must keep the length of every string.
+          rules: As for `normalize`; all must keep the length of every string.
 
         Returns:
           The normalized text <string>[n], and <int64>[n, None]: for each of
@@ -298,15 +299,15 @@ def _sigma_rule() -> Rule:
 def _final_sigma_pattern() -> str:
     """Returns RE2 for a capital sigma that Python lower-cases to "ς".
 
-    Such a sigma has a cased letter before it and none after it, skipping
-    case-ignorable characters (Unicode, table 3-17, Final_Sigma): the last
-    letter of "ΟΔΟΣ", but not the first of "ΣΟΦΙΑ" or a sigma alone. RE2 has no
-    look-around, so the pattern matches the run of cased and ignorable
-    characters before the sigma, and the ignorable ones after it.
+    Such a sigma has a cased letter before it, but no cased letter after it;
+    case-ignorable characters are skipped (Unicode, table 3-17, Final_Sigma).
+    Examples: the sigma of "ΟΔΟΣ", but not of "ΣΟΦΙΑ", and no sigma alone. RE2
+    has no look-around, so the pattern also matches the cased and ignorable
+    characters before the sigma, and the ignorable characters after it.
     """
     context = json.loads(read_table("sigma_context.json.xz"))
     cased = context["cased"]
-    # The original lower-cases before it splits punctuation: skip line ends.
+    # Skip line ends at punctuation: the original lower-cases before it splits.
     ignorable = rf"\n{context['case_ignorable']}"
     return (
         f"([{cased}][{cased}{ignorable}]*){CAPITAL_SIGMA}"

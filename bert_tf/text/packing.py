@@ -173,8 +173,8 @@ def truncate(lengths: Sequence[tf.Tensor], room: tf.Tensor) -> list[tf.Tensor]:
     `room`; when both are equally long, B loses the token. For a room of 7,
     lengths 10 and 2 become 5 and 2; lengths 10 and 9 become 4 and 3.
     Source: _truncate_seq_pair (run_classifier.py:557-571 of the original). No
-    loop is needed: each segment gets its half of the room, and room that the
-    other segment leaves free.
+    loop is needed: each segment gets its half of the room, and any room that
+    the other segment leaves free.
     """
     if len(lengths) == 1:
         return [tf.minimum(lengths[0], room)]
@@ -195,19 +195,19 @@ def lay_out(
       segments: One or two segments of each row.
       num_tokens: <int32>[], P.
       buckets: Allowed row lengths, ascending.
-      truncate: Computes how many tokens are kept; see `truncate` above.
+      truncate: Computes how many tokens are kept, like the function `truncate`.
 
     Raises:
       UserError: If the last bucket leaves no room for a token.
     """
     kept, total = _truncate_rows(segments, buckets[-1], truncate)
-    # An empty batch's maximum, the smallest int32, selects the first bucket.
+    # The maximum of an empty batch, the smallest int32, means the first bucket.
     length = choose_length(tf.reduce_max(total), buckets)
     position = tf.range(length)[tf.newaxis]
     index = _find_tokens(segments, kept, num_tokens, position, _column)
     is_in_row = position < _column(total)
     return Layout(
-        # Without a segment B, its [SEP] would stand in the padding.
+        # If B is empty, the [SEP] after it is in the padding: overwrite it.
         tf.where(is_in_row, index, num_tokens),
         is_in_row,
         is_in_row & (position > _column(kept[0]) + 1),
@@ -256,11 +256,11 @@ def _truncate_rows(
             f"--max_seq_length must be at least 3. Received: {max_seq_length}."
         )
     lengths = [length for _, length in segments]
-    # A row with an empty segment B has one [SEP], so one more token fits.
+    # A row with an empty segment B has only one [SEP], so one more token fits.
     is_pair = lengths[1] > 0 if len(segments) > 1 else False
     room = max_seq_length - 2 - tf.cast(is_pair, tf.int32)
     kept = truncate(lengths, room)
-    if len(segments) > 1:  # A pair of at most 4 tokens may lose all of B.
+    if len(segments) > 1:  # Rows of at most 4 tokens may lose all of B.
         is_pair = kept[1] > 0
     return kept, 2 + tf.cast(is_pair, tf.int32) + sum(kept)
 

@@ -34,7 +34,7 @@ _IN_WORD = rf"[^{normalizer.SEPARATORS}{normalizer.SINGLES}]"
 
 # Special tokens in the text pass through the operators as characters that no
 # text has: reserved code points of a CJK block, so each of them is a word. The
-# one for [UNK] is in no token, so WordPiece returns [UNK] without an id for it.
+# stand-in of [UNK] is no token, so WordPiece returns the id of [UNK] for it.
 _STAND_INS = {
     vocabulary_lib.UNK: "\U0002ceaa",
     vocabulary_lib.PAD: "\U0002ceab",
@@ -52,8 +52,8 @@ class BertTokenizer(tf.Module):
     Unicode 14, as in Python 3.11.
 
     One difference: 25 combining marks that are not accents (category Mc;
-    Hangul tone marks, some viramas, parts of notes) keep the order of the
-    text, where NFD would sort neighbors of different classes.
+    Hangul tone marks, some viramas, parts of notes) stay in the text's order,
+    while NFD in the original sorts adjacent marks by their combining class.
 
     Tokens added in transformers (`Vocabulary.added_tokens`) are matched by the
     rules of transformers; see `added_tokens`.
@@ -67,7 +67,7 @@ class BertTokenizer(tf.Module):
         `lower_case` with the original's normalization, otherwise False.
       preserve_special_tokens: Whether [PAD], [UNK], [CLS], [SEP] and [MASK] in
         the text become their ids. The original splits them like any other
-        text. Keep it off for untrusted text: "[SEP]" could end a segment.
+        text. Keep this off for untrusted text: "[SEP]" could end a segment.
       normalization: One of `config.NORMALIZATIONS`. ASCII_LOWER, the rules of
         MediaPipe and the TensorFlow Lite Task Library, needs `lower_case`
         without `strip_accents`.
@@ -210,8 +210,8 @@ class BertTokenizer(tf.Module):
           text: <string>[n], or one string.
 
         Returns:
-          ids, starts and (exclusive) ends, each ragged <int32>[n, None];
-          starts and ends are bytes of `text`. <int32>[None] for one string.
+          ids, and starts and (exclusive) ends as byte offsets in `text`, each
+          ragged <int32>[n, None], or <int32>[None] for one string.
         """
         text, is_scalar = _to_vector(text)
         if self.vocabulary.added_tokens:
@@ -272,7 +272,7 @@ class BertTokenizer(tf.Module):
         self,
     ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
         """Returns matchers for raw texts and for normalized texts."""
-        # As in transformers: if contents are equal, the special token counts.
+        # Special tokens first: if contents are equal, they win (transformers).
         added = sorted(
             self.vocabulary.added_tokens, key=lambda x: not x["special"]
         )
@@ -305,7 +305,8 @@ class BertTokenizer(tf.Module):
           normalized `outer.between`; and, ragged, the offset in
           `outer.between` of each byte of the normalized text.
         """
-        # `split` marks matches by NULs; \1 is as good, for both are dropped.
+        # `split` marks matches by NULs, so replace any NUL in the text by \1;
+        # normalization drops both characters.
         outer = self._in_text.split(
             tf.strings.regex_replace(text, r"\x00", "\1")
         )
@@ -343,7 +344,7 @@ class BertTokenizer(tf.Module):
         return self._hide_specials(self._normalizer.cut(text))
 
     def _word_rules(self) -> list[normalizer.Rule]:
-        # MediaPipe limits bytes, and the operator needs no rule for that.
+        # MediaPipe limits the bytes of a word, as the operator itself can do.
         if self.normalization == ASCII_LOWER:
             return []
         return [_long_word_rule(self.max_input_chars_per_word)]
@@ -351,8 +352,8 @@ class BertTokenizer(tf.Module):
     def _hide_specials(self, text: tf.Tensor) -> tf.Tensor:
         """Replaces special tokens by stand-ins, if they are to be preserved.
 
-        NULs, which normalization drops, fill each stand-in up to the bytes of
-        its token, so offsets stay valid: "[SEP]" becomes 4 bytes and a NUL.
+        NULs, which normalization drops, pad each stand-in to the bytes of its
+        token, so offsets stay valid: "[SEP]" becomes 4 bytes and a NUL.
         """
         if not self.preserve_special_tokens:
             return text
@@ -386,7 +387,7 @@ def tokenizer_settings(
     original's, and `added_tokens` only if the vocabulary has any.
 
     Raises:
-      UserError: If the normalization does not allow for added tokens.
+      UserError: If the normalization does not support added tokens.
     """
     if vocabulary.added_tokens and normalization != ORIGINAL:
         raise UserError(
@@ -417,7 +418,7 @@ class LiteTokenizer(BertTokenizer):
     strings. So two rules differ from `BertTokenizer`:
 
     * A capital sigma at the end of a word becomes "σ"; Python makes it "ς".
-    * Words of more than `max_input_chars_per_word` characters, 200, are split
+    * Words of more than `max_input_chars_per_word` characters are split
       into tokens; the original makes them [UNK]. Here, only words of more than
       `4 * max_input_chars_per_word` bytes become [UNK].
 
@@ -430,7 +431,7 @@ class LiteTokenizer(BertTokenizer):
       tokenizer: The tokenizer that the model was trained with.
 
     Raises:
-      UserError: If it preserves special or added tokens in the text.
+      UserError: If `tokenizer` preserves special or added tokens in the text.
     """
 
     def __init__(self, tokenizer: BertTokenizer) -> None:
@@ -487,14 +488,14 @@ def _build_wordpiece(
     normalization: str,
     max_input_chars_per_word: int,
 ) -> tf_text.FastWordpieceTokenizer:
-    # A character has at most 4 bytes, so longer words have too many characters.
+    # A character has at most 4 bytes: words of more bytes are always too long.
     max_bytes_per_word = max_input_chars_per_word * _MAX_BYTES_PER_CHAR
     if normalization == ASCII_LOWER:
         max_bytes_per_word = _MAX_BYTES_PER_WORD_ON_DEVICE
     stand_ins = dict(_STAND_INS) if preserve_special_tokens else {}
     stand_ins.pop(vocabulary_lib.UNK, None)
-    # No text matches the names of rows without a token: this CJK character is
-    # always a whole word, so no digits follow it within a word.
+    # Give rows without a token names that no text matches: this CJK character
+    # is always a whole word, so digits never follow it within a word.
     no_word = _STAND_INS[vocabulary_lib.UNK]
     tokens = [f"{no_word}{i}" for i in range(len(vocabulary))]
     for i in sorted({*vocabulary.token_ids} - vocabulary.only_added_ids):
@@ -535,8 +536,8 @@ def _long_word_rule(most: int) -> normalizer.Rule:
 
 @functools.cache
 def _word_characters_by_length() -> dict[int, str]:
-    """Returns an RE2 class of word characters per length of 1 to 4 bytes."""
-    # The normalizer's stand-ins, control characters, count as letters.
+    """Returns the RE2 class of the word characters of 1, 2, 3 and 4 bytes."""
+    # The normalizer's stand-ins are control characters that count as letters.
     classes = {1: r"\x01-\x080-9A-Za-z"}
     classes[2] = normalizer.to_class([(0x80, 0x7FF)])
     for length, start, end in ((3, 0x800, 0xFFFF), (4, 0x10000, 0x10FFFF)):

@@ -27,13 +27,13 @@ CLS = "[CLS]"
 SEP = "[SEP]"
 MASK = "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
-# Not [PAD]: the original pads with 0. Not [MASK]: only pretraining needs it.
+# Without [PAD], 0 pads, as in the original. Only pretraining needs [MASK].
 _REQUIRED = (UNK, CLS, SEP)
 
 # Prefix of a token that continues a word.
 CONTINUATION = "##"
 
-# Settings of a tokenizer, in a model directory.
+# The file in a model directory with the tokenizer's settings.
 _TOKENIZER_FILE = "tokenizer.json"
 ADDED_TOKEN_FLAGS = ("special", "normalized", "single_word", "lstrip", "rstrip")
 ADDED_TOKENS = stored_files.list_of(
@@ -44,7 +44,7 @@ ADDED_TOKENS = stored_files.list_of(
 )
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# Without "##". The operator of TensorFlow Text rejects longer tokens.
+# TensorFlow Text's operator rejects longer tokens; "##" does not count.
 _MAX_TOKEN_BYTES = 256
 # Most tokens match this pattern, so they need no slower check.
 _PLAIN = re.compile(r"[!-~]{1,99}")
@@ -54,15 +54,15 @@ class Vocabulary:
     """The tokens of a vocabulary and their ids.
 
     Source: load_vocab (tokenization.py:121-133 of the original). As in the
-    original, an empty line keeps its row of the model's tables, and the last of
-    two equal lines counts. The row of an empty or repeated line has no token,
-    so no text gets its id. Other lines that the original strips are errors.
+    original, an empty line takes up an id, and a repeated token has the id of
+    its last line. No text gets the id of an empty or earlier line. White space
+    at the ends of any other line, which the original strips, is an error.
 
     Attributes:
       tokens: The lines; the position is the id.
       token_ids: The ids of the rows that have a token, ascending.
       added_tokens: Tokens added in transformers, as `added_token` returns them.
-        They are in `tokens`, too, or are "" there if a line cannot hold them.
+        `tokens` has these, too, or "" for a token that no line can hold.
       source: Origin of the tokens for errors: a path or "the vocabulary".
       pad_id: The id of [PAD], or 0, as in the original.
       unk_id: The id of [UNK]; `cls_id`, `sep_id`, `mask_id` likewise.
@@ -84,7 +84,7 @@ class Vocabulary:
         self.added_tokens = tuple(added_tokens)
         self._ids: dict[str, int] = {}
         for index, token in enumerate(self.tokens):
-            if not _PLAIN.fullmatch(token):  # Checking each takes seconds.
+            if not _PLAIN.fullmatch(token):  # Checking all takes seconds.
                 if token.isascii() and not token.strip(" \t"):
                     continue
                 _check_token(token, f"{source}, line {index + 1}")
@@ -168,7 +168,7 @@ class Vocabulary:
         files.write_text(path, self.to_text())
 
     def check_size(self, vocab_size: int) -> list[str]:
-        """Returns a note if a model's table has more rows than there are lines.
+        """Returns a note if a model's table has more rows than the vocabulary.
 
         Raises:
           UserError: If a token has no row.
@@ -234,8 +234,8 @@ def _read_added_tokens(path: str) -> Sequence[Mapping[str, Any]]:
 def read_lines(path: str, flag: str, what: str) -> list[str]:
     r"""Reads the lines of a text file; only \n ends a line.
 
-    The last \n may be missing. `flag` names the file and `what` the content of
-    a line in errors.
+    The last \n may be missing. Errors mention `flag`, which names the file, and
+    `what`, the content of a line.
 
     Raises:
       UserError: If the file is missing, empty, not UTF-8 or begins with a byte
@@ -299,8 +299,8 @@ def _check_token(token: str, where: str) -> None:
     stripped = token.strip()
     if stripped == token:
         return
-    # Non-ASCII white space may stand alone: line 344 of bert-base-chinese is
-    # U+2028. No text matches it, but it keeps the ids in place.
+    # A token may be non-ASCII white space alone, as U+2028 in line 344 of
+    # bert-base-chinese. No text matches it, but later tokens keep their ids.
     visible = stripped.removeprefix(CONTINUATION)
     if visible or token.removeprefix(CONTINUATION).isascii():
         raise UserError(

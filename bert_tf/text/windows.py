@@ -4,7 +4,7 @@ Called eagerly to featurize, and in the graph by exported models.
 
 Shapes:
   N: number of texts or pairs.
-  W: number of windows, at least one of each text.
+  W: number of windows, at least one per text.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class Windows(NamedTuple):
     """The windows of texts.
 
     Attributes:
-      segments: The tokens of each window, with W as R.
+      segments: The tokens of each window; W is R of `packing`.
       texts: <int64>[W], ascending, the index of each window's text.
       lost: <int32>[N], the number of tokens that are in no window.
     """
@@ -59,7 +59,7 @@ def cut(
     room = tf.maximum(room, 1)
     kept_a, kept_b = packing.truncate([length_a, length_b], room)
     cuts_b = length_b >= length_a
-    # How many tokens of the segment that is cut fit into a window.
+    # The number of tokens of the cut segment that fit into a window.
     shown = tf.where(cuts_b, kept_b, kept_a)
     whole = tf.where(cuts_b, length_b, length_a)
     # The inner min changes no window: it keeps huge strides within int32.

@@ -24,7 +24,7 @@ class Windows:
       tokens: Ragged <int32>[R, None], token ids. Texts without tokens have an
         empty window, so that the model has a row to compute.
       rows: <int32>[W], the window in which each word is tagged, -1 for none.
-      places: <int32>[W], the index of its first token in that window, or -1.
+      places: <int32>[W], the index of a word's first token in its window or -1.
     """
 
     tokens: tf.RaggedTensor
@@ -38,7 +38,7 @@ class _Words:
 
     Attributes:
       texts: <int64>[V], ascending, the index of each word's text.
-      begins: <int64>[V], the index of its first token among all tokens.
+      begins: <int64>[V], the index of a word's first token among all tokens.
       ends: <int64>[V], the end of the word's window, exclusive.
       is_last: <bool>[V], whether that window reaches the end of the text.
     """
@@ -68,9 +68,9 @@ def cut(
     """Cuts the words of texts into windows.
 
     Five words of 2 tokens with `room` 6 and `stride` 4 give windows of tokens 0
-    to 5 and 4 to 9. The third word begins with token 4. After it, the first
-    window has 1 token; before it, the second has none. So its window is the
-    first: `rows` is 0 0 0 1 1, and `places` is 0 2 4 2 4.
+    to 5 and 4 to 9. The third word begins with token 4, which has 1 token after
+    it in the first window, but no token before it in the second. So its window
+    is the first: `rows` is 0 0 0 1 1, and `places` is 0 2 4 2 4.
 
     Args:
       tokens: Ragged <int32>[W, None], the token ids of each word.
@@ -107,11 +107,12 @@ def cut(
 
 
 def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
-    """Returns <int64>[R], ascending, the words that windows begin with.
+    """Returns <int64>[R], ascending, the first word of each window.
 
     The start of a window depends on the start of the previous window. So
-    `following` has for each word the word that begins the next window. Steps of
-    1, 2, 4, ... windows then find all words reached from a text's first word.
+    `following` has, for a window that begins with each word, the word that
+    begins the next one. Steps of 1, 2, 4, ... windows from a text's first word
+    then find all words that begin windows.
     """
     count = tf.size(words.texts, tf.int64)
     # The value `count` means that no window follows.
@@ -160,7 +161,7 @@ def _most_context(words: _Words, windows: _Words) -> tf.Tensor:
     left = begins - tf.gather(windows.begins, window)
     right = tf.gather(windows.ends, window) - 1 - begins
     lengths = tf.gather(windows.ends - windows.begins, window)
-    # The original's arithmetic, so the same windows tie.
+    # Compute as the original does, so that ties occur between the same windows.
     score = tf.cast(tf.minimum(left, right), tf.float64)
     score += 0.01 * tf.cast(lengths, tf.float64)
     best = tf.math.unsorted_segment_max(score, word, count)

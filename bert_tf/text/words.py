@@ -1,7 +1,7 @@
 """Word splitting of raw text with offsets, in Python and in the graph.
 
 Words are cut as in tagged corpora. `split_words` defines the rules;
-`split_words_in_graph` is the same function as TensorFlow operators.
+`split_words_in_graph` computes the same words with TensorFlow operators.
 
 Shapes:
   B: number of texts.
@@ -112,7 +112,7 @@ class _Characters:
       is_cjk: <bool>[N], Chinese characters; the next three are <bool>[N], too.
       is_punctuation: Characters that are split off at the ends of chunks.
       is_word: Characters that make "@" and "#" before them a handle.
-      is_letter: Characters that a full stop can abbreviate.
+      is_letter: Letters, which abbreviations such as "U.S." consist of.
     """
 
     codes: tf.Tensor
@@ -213,8 +213,8 @@ def _trim_chunks(
         tf.where(is_solid, index, -1), chunks, count
     )
     ends = tf.maximum(last_solid + 1, starts)
-    # Letters are not punctuation, so an abbreviation ends with one full stop
-    # right after the last solid character.
+    # An abbreviation ends with a letter and one full stop. Letters are not
+    # punctuation, so the full stop follows the last solid character.
     place = index - tf.gather(starts, chunks)
     is_candidate = (place >= 0) & (index <= tf.gather(ends, chunks))
     fits = tf.where(place % 2 == 0, characters.is_letter, codes == ord("."))

@@ -89,7 +89,7 @@ class Classification(ServingHead):
 class MultipleChoice(ServingHead):
     """Serves models for multiple choice.
 
-    Missing choices are "", and have probability 0; with token ids, none is
+    Missing choices are "", and have probability 0; with token ids, no choice is
     missing. If the text itself is "", the choices are packed alone, as for
     models trained without a context.
 
@@ -101,7 +101,7 @@ class MultipleChoice(ServingHead):
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     method = "classify"
-    # Each text has several rows.
+    # The signature `attention` needs one row per text, but a text has several.
     has_attention = False
     # Bounds the memory: a text may have thousands of choices.
     max_rows_at_once = max_ids_rows_at_once = 64
@@ -146,8 +146,8 @@ class MultipleChoice(ServingHead):
             stripped = tf.strings.strip(strings["text"])
             has_text = tf.strings.length(stripped) > 0
             is_there = tf.strings.length(choices) > 0
-        # Tokens of a text are not repeated for each choice, only their place.
-        # TensorFlow Lite has no `tf.repeat`.
+        # For each choice, repeat the position of the text's tokens, but not the
+        # tokens. Use `tf.tile`, as TensorFlow Lite has no `tf.repeat`.
         *text, has_text = (
             tf.reshape(tf.tile(x[:, tf.newaxis], [1, shape[1]]), [-1])
             for x in (*text, has_text)

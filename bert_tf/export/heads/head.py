@@ -1,12 +1,12 @@
 """The base class of serving heads: strings to model inputs, outputs to answers.
 
 A serving head runs in the graph, with operators that TensorFlow Serving has
-linked since 2.12. The model runs between `pack` and `answer`; the tensors
-between them are dense and named, so that another engine can replace it.
+linked since 2.12. The model runs between `pack` and `answer`; its inputs and
+outputs are dense and named, so that another engine can run the model.
 
 Shapes:
   B: batch size of the request.
-  R: rows of the model: B, or more if long texts have several windows.
+  R: rows that the model gets: B, or more if long texts have several windows.
   T: row length, one of the buckets.
 """
 
@@ -55,7 +55,7 @@ class Source:
         """Returns the first arguments of every head.
 
         Args:
-          **settings: Other settings of the tokenizer than the stored ones.
+          **settings: Settings of the tokenizer that override the stored ones.
         """
         tokenizer = self.stored.build_tokenizer(**settings)
         return tokenizer, self.max_seq_length, self.buckets
@@ -87,23 +87,23 @@ class ServingHead:
         `max_seq_length`.
     """
 
-    # The kinds of stored models with the head, keys of `weight_map.HEADS`.
+    # The kinds of stored models that fit this head: keys of `weight_map.HEADS`.
     kinds: ClassVar[tuple[str, ...]]
-    # The kind of model to build, if not the stored one.
+    # The kind of model to build, if it is not the stored kind.
     model_kind: ClassVar[str | None] = None
     # The names of the input strings.
     inputs: ClassVar[tuple[str, ...]]
     # The names of the model's outputs that `answer` reads.
     outputs: ClassVar[tuple[str, ...]]
-    # Whether `answer` reads the outputs of padding, too.
+    # Whether `answer` reads the model's outputs for padding, too.
     reads_padding: ClassVar[bool] = False
-    # Whether `answer_ids` returns outputs of padding, too.
+    # Whether `answer_ids` returns the model's outputs for padding, too.
     returns_padding: ClassVar[bool] = False
     # The method of TensorFlow Serving's other interfaces, if any: `answer` then
     # also returns `classes` and `scores` ("classify") or `outputs` ("regress").
     method: ClassVar[Literal["classify", "regress"] | None] = None
-    # The fields of `SavedModelConfig` that this head reads but some others do
-    # not; each is an attribute, too.
+    # The fields of `SavedModelConfig` that this head reads, but some heads do
+    # not. The head has an attribute for each.
     flags: ClassVar[tuple[str, ...]] = ()
     # Whether each text has a row for the signature `attention`.
     has_attention: ClassVar[bool] = True
@@ -111,9 +111,10 @@ class ServingHead:
     # model whose outputs are not read.
     model_values: ClassVar[Mapping[str, Any]] = {}
     # The maximum number of rows to compute at once if a text can have any
-    # number of rows; None if every text has one.
+    # number of rows; None if every text has one row.
     max_rows_at_once: ClassVar[int | None] = None
-    # The same for `answer_ids`, in exports that take strings, too.
+    # The same limit for `answer_ids`, in exports that take strings; in exports
+    # of ids alone, all rows are computed at once.
     max_ids_rows_at_once: ClassVar[int | None] = None
 
     tokenizer: BertTokenizer
@@ -153,7 +154,7 @@ class ServingHead:
 
     @property
     def form(self) -> dict[str, Any]:
-        """Arguments of `modeling.inference.prepare`: what the head reads."""
+        """Arguments of `modeling.inference.prepare` for what the head reads."""
         return {"return_all_layers": False, **self.model_values}
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
@@ -175,8 +176,8 @@ class ServingHead:
     ) -> dict[str, tf.Tensor]:
         """Returns the rows for the signature `attention`, one per text.
 
-        By default texts or pairs are truncated to `input_ids`, `input_mask` and
-        `segment_ids`, each <int32>[B, T].
+        By default texts or pairs are truncated. The rows are `input_ids`,
+        `input_mask` and `segment_ids`, each <int32>[B, T].
 
         Args:
           strings: A tensor for each of `inputs`.
@@ -204,7 +205,7 @@ class ServingHead:
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Tokenizes and packs strings, padded to one of the buckets.
 
-        By default each text or pair has a row, truncated.
+        By default each text or pair is truncated to one row.
 
         Args:
           strings: A tensor for each of `inputs`.
@@ -216,7 +217,7 @@ class ServingHead:
     ) -> dict[str, tf.Tensor]:
         """Returns the answer to a request; the first axis of each tensor is B.
 
-        By default it is what `task` decodes and what `method` returns.
+        By default the answer has the outputs of `task.decode` and of `method`.
 
         Args:
           outputs: The model's outputs for `rows.inputs`.
@@ -229,7 +230,7 @@ class ServingHead:
             return answer
         probs = answer["probabilities"]
         shape = tf.shape(probs)
-        # Choices have numbers for names.
+        # Choices have no labels, so their numbers are their names.
         names = self.labels or tf.strings.as_string(tf.range(shape[1]))
         classes = tf.broadcast_to(names, shape)
         return answer | {"classes": classes, "scores": probs}
@@ -248,8 +249,8 @@ class ServingHead:
     def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """Reduces the outputs for some of the rows to the tensors to keep.
 
-        `answer` reads them in place of the model's outputs. By default, these
-        are the outputs that it reads.
+        `answer` reads the result in place of the model's outputs. By default,
+        the result has the outputs that the attribute `outputs` names.
 
         Args:
           outputs: The model's outputs for some rows.

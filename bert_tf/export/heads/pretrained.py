@@ -35,8 +35,8 @@ NEXT_SENTENCE_LABELS = ("is_next", "not_next")
 _IS_MASK = "is_mask"
 _IDS = "best_ids"
 _PROBABILITIES = "best_probabilities"
-# The maximum in memory at once: 128 MiB, and the same for the probabilities. A
-# batch of rows with nothing but [MASK]s would have gigabytes.
+# The maximum number of logits at once: 128 MiB, and 128 MiB of probabilities.
+# Otherwise, rows with nothing but [MASK]s would take gigabytes.
 _MAX_LOGITS = 1 << 25
 
 
@@ -45,7 +45,7 @@ class FillMask(ServingHead):
     """Serves the masked-LM head, as `bert_tf.inference.fill_mask` uses it.
 
     Only [MASK] is special in a text: other names in brackets are text. Tokens
-    beyond the maximum length are truncated, with any [MASK]s among them.
+    beyond the maximum length are truncated, including [MASK]s.
 
     Args, in addition to those of `ServingHead`:
       top_k: The number of candidates.
@@ -93,7 +93,7 @@ class FillMask(ServingHead):
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(
             parts.flat_values
         )
-        # Where each part begins in its text, and the [MASK] before it ends.
+        # The start of each part in its text, where the [MASK] before it ends.
         size = len(MASK)
         sizes = tf.strings.length(parts.flat_values) + size
         begins = tf.cumsum(sizes, exclusive=True)
@@ -107,7 +107,7 @@ class FillMask(ServingHead):
         )
 
     def rows_at_once(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns fewer rows, the more [MASK]s a row has."""
+        """Returns the maximum number of rows: few if they have many [MASK]s."""
         most = tf.maximum(tf.shape(inputs[fill_mask.POSITIONS])[1], 1)
         of_row = most * len(self.tokenizer.vocabulary)
         return tf.maximum(_MAX_LOGITS // of_row, 1)
@@ -210,7 +210,7 @@ class Embeddings(ServingHead):
       normalize: Whether each vector has length 1.
 
     Raises:
-      UserError: If the model has no such layer, or pooling is another word.
+      UserError: If the model has no such layer, or `pooling` is invalid.
     """
 
     kinds: ClassVar[tuple[str, ...]] = tuple(weight_map.HEADS)
@@ -232,7 +232,7 @@ class Embeddings(ServingHead):
                 f"--layer must lie between {-count} and {count - 1}, as the "
                 f"model has {count} layers. Received: {self.layer}."
             )
-        # The layer becomes the last one.
+        # Drop all later layers, so that this layer becomes the last one.
         config = dataclasses.replace(
             self.config, num_hidden_layers=self.layer % count + 1
         )

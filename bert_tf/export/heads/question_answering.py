@@ -35,14 +35,14 @@ _NUM_SPECIAL_TOKENS = 3
 # Words are separated as in `bert_tf.tasks.squad.examples`.
 _WHITE_SPACE = "[ \t\r\n\u202f]+"
 _NOWHERE = -1
-# A word of megabytes is one token, and in hundreds of spans. A copy for each
-# would need as many times the memory of the request.
+# A word of megabytes is one token, and may be in hundreds of spans. A copy for
+# each span would need hundreds of times the memory of the request.
 _MAX_BYTES_COMPARED = 1024
 
 
 @dataclasses.dataclass(eq=False)
 class QuestionAnswering(head.ServingHead):
-    """Serves SQuAD models with the predictions of `bert_tf.tasks.squad.task`.
+    """Serves SQuAD models; predicts the answers that `SquadTask` predicts.
 
     Args, in addition to those of `ServingHead`:
       task: The settings of windows and of the choice of answers.
@@ -117,7 +117,7 @@ class QuestionAnswering(head.ServingHead):
         query_lengths = tf.minimum(query_lengths, task.max_query_length)
         room = self.max_seq_length - _NUM_SPECIAL_TOKENS - query_lengths
         stride = tf.minimum(room, task.doc_stride)
-        # Rounded up: the number of steps to reach the last token.
+        # The number of steps to reach the last token, rounded up.
         steps = -((room - doc_lengths) // stride)
         counts = tf.where(doc_lengths > 0, 1 + tf.maximum(steps, 0), 0)
         questions = tf.repeat(tf.range(tf.size(counts)), counts)
@@ -165,13 +165,13 @@ class QuestionAnswering(head.ServingHead):
     def _tokenize_words(
         self, text: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """Tokenizes each word by itself, as `bert_tf.tasks.squad.features`.
+        """Tokenizes each word by itself, as `tasks.squad.features` does.
 
         Returns:
           Ids, ragged <int32>[B, None], and their starts and ends in the text,
           in bytes, <int32>[tokens] each.
         """
-        # This operator takes a NUL for the end of the text.
+        # This operator would end the text at a NUL, so replace each NUL.
         without_nul = tf.strings.regex_replace(text, r"\x00", "-")
         _, *places = tf_text.regex_split_with_offsets(without_nul, _WHITE_SPACE)
         word_starts, word_ends = (tf.cast(x, tf.int32) for x in places)
@@ -257,7 +257,7 @@ class QuestionAnswering(head.ServingHead):
 
 
 def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
-    """Returns whether a token has its maximum context in a window.
+    """Marks each token in the window in which the token has the most context.
 
     The context of a token is the smaller of its distances to the ends of the
     window; the first of equal windows wins.
@@ -274,10 +274,10 @@ def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
     is_token = tokens >= 0
     left = tf.cumsum(tf.cast(is_token, tf.int32), axis=1, exclusive=True)
     count = tf.math.count_nonzero(is_token, 1, keepdims=True, dtype=tf.int32)
-    # The arithmetic of `tasks.squad.features`, to preserve ties.
+    # Compute as `tasks.squad.features` does, to preserve ties.
     context = tf.cast(tf.minimum(left, count - 1 - left), tf.float64)
     score = context + 0.01 * tf.cast(count, tf.float64)
-    # Ignores the index -1.
+    # `unsorted_segment_max` ignores the index -1.
     best = tf.math.unsorted_segment_max(score, tokens, num_tokens)
     is_best = is_token & (score == _gather(best, tokens))
     window = tf.range(tf.shape(tokens)[0])[:, tf.newaxis]
@@ -298,7 +298,7 @@ class _Spans(NamedTuple):
       ends: <int32>[S].
       start_logits: <float64>[S].
       end_logits: <float64>[S].
-      splits: <int64>[B + 1], where the spans of each question begin, and S.
+      splits: <int64>[B + 1], the index of each question's first span, then S.
     """
 
     questions: tf.Tensor
@@ -310,7 +310,7 @@ class _Spans(NamedTuple):
 
     @property
     def best(self) -> tf.Tensor:
-        """<int64>[B], the best span of each question that has one."""
+        """<int64>[B], the index of each question's best span, if it has one."""
         return self.splits[:-1]
 
 
@@ -319,8 +319,7 @@ def _find_spans(
 ) -> _Spans:
     """Pairs the best starts of each window with its best ends.
 
-    Ties keep the order of `tasks.squad.predictions`, which is that of the
-    original.
+    Ties keep the order of `tasks.squad.predictions`, which is the original's.
 
     Args:
       start_logits: <float32>[R, T], padding included.
@@ -352,7 +351,7 @@ def _find_spans(
     row, start, end = tf.unstack(tf.where(is_span), num=3, axis=1)
     start, end = tf.stack([row, start], 1), tf.stack([row, end], 1)
     questions = tf.gather(state["questions"], row)
-    # As Python adds them.
+    # Add the logits as float64, as Python does.
     start_logits = tf.cast(tf.gather_nd(start_logits, start), tf.float64)
     end_logits = tf.cast(tf.gather_nd(end_logits, end), tf.float64)
     order = tf.argsort(
@@ -386,7 +385,7 @@ def _null_scores(
 ) -> tf.Tensor:
     """Returns the "no answer" score of each question, <float64>[B].
 
-    It is the minimum over the windows of the question, and 0 without windows.
+    The score is the minimum over the question's windows, and 0 without windows.
     """
     scores = tf.math.unsorted_segment_min(
         tf.cast(start_logits[:, 0], tf.float64)
@@ -405,8 +404,8 @@ def _n_best_scores(
 ) -> tf.Tensor:
     """Returns the scores of the best spans with distinct texts.
 
-    They are <float64>[B, n], descending, padded with -inf. Texts longer than
-    `_MAX_BYTES_COMPARED` count as distinct wherever they are.
+    The scores are <float64>[B, n], descending, padded with -inf. If texts are
+    longer than `_MAX_BYTES_COMPARED`, different offsets count as distinct.
     """
     starts, ends = spans.starts, spans.ends
     is_long = ends - starts > _MAX_BYTES_COMPARED
@@ -466,7 +465,7 @@ def _choose(
         best = tf.where(has_span, _softmax(scores)[:, 0], 0)
         return _Chosen(has_span, best, tf.zeros_like(best))
     n_best_size = scores.shape[1]
-    # "No answer" ranks after equal scores; within the n best it replaces one.
+    # "No answer" ranks after equal scores; in the n best it replaces the last.
     num_ahead = tf.math.count_nonzero(
         scores >= nulls[:, tf.newaxis], axis=1, dtype=tf.int32
     )
@@ -474,7 +473,7 @@ def _choose(
     is_kept = tf.range(n_best_size) < num_kept[:, tf.newaxis]
     scores = tf.where(is_kept, scores, -math.inf)
     probs = _softmax(tf.concat([nulls[:, tf.newaxis], scores], 1))
-    # The order of the additions in Python.
+    # Subtract in the order of `SquadTask`, so that the floats are identical.
     null_odds = (
         nulls
         - _gather(spans.start_logits, spans.best)
@@ -496,7 +495,7 @@ def _softmax(scores: tf.Tensor) -> tf.Tensor:
 
 
 def _gather(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-    """Returns `values` at `indices`; undefined outside of them."""
+    """Returns `values` at `indices`; undefined for indices out of range."""
     padded = tf.concat([values, tf.zeros([1], values.dtype)], 0)
     return tf.gather(
         padded, tf.clip_by_value(indices, 0, tf.size(values, indices.dtype))

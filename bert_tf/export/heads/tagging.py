@@ -3,7 +3,7 @@
 Shapes:
   B: number of texts.
   W: words of the longest text.
-  R: rows of the model, which are windows; at least B.
+  R: rows that the model gets, one for each window; at least B.
   T: row length.
   L: number of labels.
 """
@@ -37,7 +37,7 @@ class Tagging(ServingHead):
     Args, in addition to those of `ServingHead`:
       task: The task, which decodes the outputs.
       doc_stride: The maximum distance in tokens between the starts of two
-        windows; None for a single window, after which words are tagged "O".
+        windows; None for a single window: later words get the tag "O".
 
     Raises:
       UserError: If tokens between windows would be lost.
@@ -98,7 +98,7 @@ class Tagging(ServingHead):
             self.max_seq_length - 2,
             self.doc_stride,
         )
-        # [CLS] is token 0, so the words begin one later.
+        # [CLS] is at position 0, so all other positions are one higher.
         positions = tf.where(windows.rows < 0, _NONE, windows.places + 1)
         state = {"words": words.texts.to_tensor("")}
         for name, values in (

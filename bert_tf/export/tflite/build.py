@@ -1,8 +1,8 @@
 """A build of a .tflite file: the model, the settings and the function.
 
-The function takes token ids, or strings with operators of TensorFlow Lite.
-These have none that cut words out of a text. So heads that point into texts
-return the offsets of each token, and clients cut out the words.
+The function takes token ids, or strings. TensorFlow Lite has operators to
+tokenize strings, but none to cut words out of a text. So heads that point into
+texts return the offsets of each token, and clients cut out the words.
 
 Shapes:
   B: number of texts or pairs of texts.
@@ -31,15 +31,14 @@ from bert_tf.text import packing
 from bert_tf.text.tokenizer import LiteTokenizer
 
 # Outputs of the SavedModel that the file omits. The Task Library rejects a
-# classifier with more than one output, and MediaPipe would treat each as
-# class scores.
+# classifier with several outputs, and MediaPipe reads each as class scores.
 OMITTED_FOR_IDS = ("logits",)
 
-# Heads that point into texts.
+# Heads that answer with parts of the text.
 HEADS_WITH_OFFSETS = ("tagging", "question_answering")
 
 _SCRIPT = "export/tflite.py"
-# Flags that both scripts have.
+# Flags that export/savedmodel.py has, too.
 _SHARED = ("model_dir", "max_seq_length", "head", "pair", "pooling")
 _SHARED += ("layer", "normalize", "top_k")
 _NONE = -1
@@ -146,10 +145,10 @@ def make_function(
 
     The inputs are strings, <string>[B], or [B, C] for multiple choice, or
     `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T] or
-    [R, C, T]; None for free dimensions. The answer to ids is that of an
-    ids-only SavedModel. `HEADS_WITH_OFFSETS` answer to strings with numbers for
-    each token and its offsets `starts` and `ends` <int32>[B, T] in bytes, or
-    -1.
+    [R, C, T]; None for free dimensions. For ids, the outputs are the same as in
+    an ids-only SavedModel. For strings, `HEADS_WITH_OFFSETS` return numbers for
+    each token, and the token's offsets in bytes: `starts` and `ends`
+    <int32>[B, T], -1 if there are none.
     """
     head, model = build.head, build.model
 
@@ -176,7 +175,7 @@ def make_function(
 
 def pack(build: Build, strings: Mapping[str, tf.Tensor]) -> Rows:
     """Packs strings; `Rows.state` of `HEADS_WITH_OFFSETS` has the offsets."""
-    # Fails at run time if inputs have different numbers of rows. Otherwise a
+    # `reshape` fails if the inputs have different numbers of rows. Otherwise a
     # single row would be broadcast to the rows of another input.
     count = tf.shape(next(iter(strings.values())))[:1]
     strings = {

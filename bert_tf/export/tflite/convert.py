@@ -2,18 +2,18 @@
 
 An int8 matrix has one scale for all of its columns. In BERT a few columns of
 the output of a block's second dense layer are a hundred times greater than the
-others, which then lose almost all of their precision. So each column is divided
-by its greatest value, at no cost, as the kernel absorbs it, and multiplied by
-it again in float32.
+other columns, which then lose almost all of their precision. So each column is
+divided by its greatest value (at no cost, as the kernel absorbs the division)
+and multiplied by this value again in float32.
 
-The inputs of dense layers have a few columns that are ten times greater, too.
-These are divided so that they are as small as the next ones, and the rows of
-the kernel are multiplied instead. Scaling all columns alike would cost the
-kernel more precision than it gains.
+The inputs of dense layers, too, have a few columns that are ten times greater
+than the rest. These columns are divided until they are as small as the next
+greatest columns, and the kernel's rows are multiplied to compensate. Scaling
+all columns would cost the kernel more precision than the inputs gain.
 
 Sources:
   Bondarenko et al., 2021, https://arxiv.org/abs/2109.12948, sections 3 and
-    4.1, who find the columns, and give groups of them scales of their own.
+    4.1, who find these columns, and give each group of columns its own scale.
   Xiao et al., 2022, https://arxiv.org/abs/2211.10438, equation 3, who divide
     inputs and multiply kernels, but in all columns.
 """
@@ -54,11 +54,11 @@ TEXT_OPERATORS = frozenset(
         "RaggedTensorToTensor",
     }
 )
-# Operators that stay in float32. Sums with the attention mask: int8 holds the
-# mask or the other values. Softmax, layer normalization and residual sums: a
-# few large values would leave few of the 256 steps to all others. Products of
-# two activations: they are slow in int8. ONE_HOT: the converter writes its
-# zeros as the byte 0, which means 0.5 at the scale of its result.
+# Operators that stay in float32. Sums with the attention mask: one int8 scale
+# cannot hold both its -10000 and the other values. Softmax, layer normalization
+# and residual sums: a few large values would use up most of the 256 steps.
+# Products of two activations: they are slow in int8. ONE_HOT: the converter
+# writes its zeros as the byte 0, which means 0.5 at the scale of its result.
 _FLOAT_OPERATORS = (
     "ADD",
     "SUB",
@@ -76,7 +76,7 @@ _FLOAT_OPERATORS = (
 # much the same for shares from 0.67 to 0.99.
 _USUAL = 0.98
 
-# Returns inputs by name, call by call.
+# Returns the model's inputs by name, one mapping for each call of the model.
 Samples = Callable[[], Iterable[Mapping[str, np.ndarray]]]
 _BUILTINS = {
     number: name
@@ -102,8 +102,7 @@ def convert(
         "float16" for float16 weights; "dynamic" for int8 weights, with
         activations quantized only for products; "full_int8" for int8 weights
         and activations.
-      samples: Returns inputs by name to calibrate "full_int8"; otherwise
-        unused.
+      samples: Returns inputs to calibrate "full_int8"; otherwise unused.
       text_operators: Whether the file may have TF-Text's operators.
       per_tensor: Whether a dense layer has one scale instead of one per
         column, as runtimes before 2.15 need it.
@@ -165,14 +164,14 @@ def trace(
 def operators(content: bytes) -> collections.Counter[str]:
     """Counts the operators of a file.
 
-    Custom operators have the name under which they are registered; the others
-    have that of the schema, such as "FULLY_CONNECTED".
+    Custom operators have the name under which they are registered; all other
+    operators have the schema's name, such as "FULLY_CONNECTED".
     """
     model = schema.ModelT.InitFromPackedBuf(content, 0)
     names = [
         code.customCode.decode()
         if code.customCode
-        # Old and new files have the number in different fields.
+        # Old and new files have the operator's number in different fields.
         else _BUILTINS[max(code.builtinCode, code.deprecatedBuiltinCode)]
         for code in model.operatorCodes
     ]
@@ -201,15 +200,15 @@ def _quantize(
     calibrator = calibrators.Calibrator(
         calibrators.add_intermediate_tensors(content), [], []
     )
-    # Its interpreter warns each time that there is a newer one.
+    # TensorFlow's interpreter warns each time that a newer interpreter exists.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for sample in samples():
-            # Resizes for each sample. `calibrate` resizes only for the first
-            # of its samples, and writes the whole file in each call.
+            # This resizes the inputs for each sample. `calibrate` resizes them
+            # for its first sample only, and writes the file in each call.
             calibrator._feed_tensors(lambda sample=sample: [sample], True)
     return lite_convert.mlir_quantize(
-        calibrator.calibrate(lambda: ()),  # It was fed before.
+        calibrator.calibrate(lambda: ()),  # The samples were fed above.
         denylisted_ops=[*_FLOAT_OPERATORS],
         disable_per_channel_for_dense_layers=per_tensor,
     )
@@ -219,12 +218,11 @@ def _quantize(
 def scaled_columns(model: keras.Model, samples: Samples) -> Iterator[None]:
     """Scales the columns of dense layers, measured on samples, in the context.
 
-    The model is from `bert_tf.modeling.inference.prepare`. Its outputs stay the
-    same up to rounding.
+    The model is from `inference.prepare`. Its outputs change only by rounding.
     """
     projections = [
         layer
-        # `layers` has only top-level layers, and no public method has all.
+        # `layers` has only top-level layers; no public method has all layers.
         for layer in model._flatten_layers()
         if isinstance(layer, Projection)
     ]
@@ -241,9 +239,9 @@ def scaled_columns(model: keras.Model, samples: Samples) -> Iterator[None]:
 
 
 def _excess(greatest: np.ndarray) -> np.ndarray:
-    """Returns the ratio of each column to a usual one, at least 1.
+    """Returns the ratio of each column's maximum to the usual one, at least 1.
 
-    Both are <float32>[input width].
+    The maxima and the ratios are <float32>[input width].
     """
     usual = np.quantile(greatest, _USUAL)
     if not usual:
@@ -256,8 +254,8 @@ def _measure(
 ) -> list[tuple[Projection, np.ndarray, np.ndarray]]:
     """Returns the greatest magnitude of each input and output column.
 
-    They are <float32>[input width] and <float32>[width] for each layer, without
-    layers that the model does not call.
+    The magnitudes are <float32>[input width] and <float32>[width] per layer.
+    Layers that the model does not call are left out.
     """
     greatest: dict[int, list[np.ndarray]] = {}
 

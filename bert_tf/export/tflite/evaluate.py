@@ -1,7 +1,7 @@
 """Scores and times a .tflite file on --eval_file; reads rows to calibrate it.
 
 Shapes:
-  N: rows of features; an example with windows has several.
+  N: rows of features; an example with windows has several rows.
   B: rows of a call.
 """
 
@@ -46,10 +46,10 @@ _LABEL_COLUMN = "label"
 _TEXT_PAIR = "text_pair"
 # Heads with a fine-tuning task.
 _KINDS = frozenset(task.kind for task in registry.TASKS.values())
-# Rows per call of the model, and of files with any number of rows.
+# Rows per call of the model, and per call of a file that takes any number.
 _BATCH_SIZE = 16
 _TIMED_ROWS = 32
-# The step of row lengths, as an interpreter allocates memory for each.
+# Rounds row lengths up, as an interpreter allocates memory for each length.
 _STEP = 8
 # Kinds of tasks whose official metric is in percent, not between 0 and 1.
 _IN_POINTS = (SquadTask.kind,)
@@ -68,17 +68,17 @@ class EvalSet:
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The score of a file beside that of its model.
+    """The score of a file and the score of its model.
 
     Attributes:
       metric: The name of the task's main metric.
-      score: The score of the file, in points of 100; errors, of which less is
-        better, are not scaled.
+      score: The score of the file, in points of 100; errors (less is better)
+        are not scaled.
       model_score: The score of the model, in the same unit.
-      drop: The loss of the file in points, negative if it is better; for
+      drop: The points that the file loses, negative if the file is better; for
         errors, their increase in percent.
-      milliseconds: The median time of a row of its own length, or of the
-        file's, with one thread.
+      milliseconds: The median time of a row with one thread; rows have their
+        own lengths, or the fixed length of the file.
     """
 
     eval_file: str
@@ -108,8 +108,7 @@ class Scores:
         """Checks that the file is accurate enough to be published.
 
         Raises:
-          UserError: If it loses more than --max_drop points, or a score is not
-            a number.
+          UserError: If more than --max_drop points are lost, or a score is NaN.
         """
         if self.drop <= config.max_drop:
             return
@@ -166,7 +165,7 @@ def predict(file: LiteModel, rows: EvalSet) -> list[Any]:
     if not _is_classification(task):
         return task.predict(rows.examples, features, outputs, rows.tokenizer)
     values = np.stack(outputs.get("probabilities") or outputs["score"])
-    # Means over the windows of an example, which are consecutive.
+    # Average over the windows of each example, which are consecutive.
     _, firsts, counts = np.unique(
         features.examples, return_index=True, return_counts=True
     )
@@ -179,12 +178,12 @@ def compute_outputs(
 ) -> dict[str, list[np.ndarray]]:
     """Returns an array per row for each name of `Task.select_outputs`.
 
-    For classification these are the outputs of the file.
+    For classification, the names are the outputs of the file.
     """
     outputs: dict[str, list] = {}
     task, count = rows.task, len(rows.features)
     size = _batch_size(file) or _BATCH_SIZE
-    # Rows of similar length share a call.
+    # Rows of similar length share a call, so that calls have little padding.
     order = np.argsort(rows.features.lengths, kind="stable")
     with progress.bar(count, "scoring the file", "row") as bar:
         for start in range(0, count, size):
@@ -192,7 +191,7 @@ def compute_outputs(
             answer = file.run(_inputs(file, rows, part))
             if task.variant is None and not _is_classification(task):
                 if "probabilities" in answer:
-                    # The best is the same, which is all that counts.
+                    # Only the best choice counts, and logits have the same.
                     answer = {"logits": answer["probabilities"]}
                 answer = task.select_outputs(answer)
             for name, values in answer.items():
@@ -222,7 +221,7 @@ def _milliseconds(file: LiteModel, rows: EvalSet) -> float:
 
 
 def _batch_size(file: LiteModel) -> int | None:
-    """Returns the rows per call; None for any number."""
+    """Returns the number of rows per call; None for any number."""
     _, shape = next(iter(file.inputs.values()))
     return shape[0] if shape[0] > 0 else None
 
@@ -230,7 +229,7 @@ def _batch_size(file: LiteModel) -> int | None:
 def _inputs(
     file: LiteModel, rows: EvalSet, chosen: np.ndarray
 ) -> Mapping[str, np.ndarray]:
-    """Returns the inputs of a call, [B, ...] each; rows fill it by turns."""
+    """Returns the inputs of a call, [B, ...] each; rows repeat to fill it."""
     chosen = np.resize(chosen, _batch_size(file) or len(chosen))
     if INPUT_IDS.name in file.inputs:
         length = file.inputs[INPUT_IDS.name][1][-1]
@@ -301,7 +300,7 @@ def _task_of(build: Build, flag: str) -> Task:
         )
     task = registry.from_stored(build.stored)
     task = dataclasses.replace(task, max_seq_length=build.head.max_seq_length)
-    # Files that take strings do not cut windows.
+    # A file that takes strings truncates texts: run the model without windows.
     if build.takes_text and isinstance(task, ClassificationTask):
         task = dataclasses.replace(task, doc_stride=None)
     return task
@@ -381,6 +380,6 @@ def read_calibration_set(build: Build) -> Samples:
 
 
 def spread(count: int, most: int) -> np.ndarray:
-    """Returns the indices of at most `most` of a number of rows, evenly."""
+    """Returns at most `most` indices, evenly spread over `count` rows."""
     places = np.linspace(0, count - 1, min(count, most))
     return np.unique(places.astype(np.int64))

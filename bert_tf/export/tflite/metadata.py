@@ -51,9 +51,9 @@ _OUTPUTS = {
 }
 _ENTRY = b"TFLITE_METADATA"
 _FILE_IDENTIFIER = b"TFL3"
-# The alignment of buffers in the schema, on which kernels may rely.
+# The schema requires this alignment (in bytes), and kernels may rely on it.
 _ALIGNMENT = 16
-# The earliest time in a zip file.
+# A fixed time (the earliest in a zip), so equal contents give equal files.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 _METADATA_IDENTIFIER = b"M001"
@@ -127,7 +127,7 @@ def add_metadata(
             for key in _in_order(signature.inputs, subgraph.inputs)
         ],
         3: [
-            # Other tasks have outputs of their own.
+            # Outputs of other tasks, which _OUTPUTS lacks, get a default.
             _tensor_table({key: (key, "An answer.")} | _OUTPUTS, key, labels)
             for key in _in_order(signature.outputs, subgraph.outputs)
         ],
@@ -219,7 +219,7 @@ class _Builder(flatbuffers.Builder):
 
 
 def _pack(model: schema.ModelT, table: bytes, size: int) -> bytes:
-    """Returns a file with the metadata table as another buffer."""
+    """Returns a file with the metadata table as an additional buffer."""
     buffer = schema.BufferT()
     buffer.data = np.frombuffer(table, np.uint8)
     entry = schema.MetadataT()
@@ -227,7 +227,7 @@ def _pack(model: schema.ModelT, table: bytes, size: int) -> bytes:
     entry.buffer = len(model.buffers)
     model.buffers = [*model.buffers, buffer]
     model.metadata = [*(model.metadata or ()), entry]
-    # A builder that is too small copies hundreds of megabytes again.
+    # A builder that is too small would copy hundreds of megabytes again.
     builder = _Builder(size + size // 8 + len(table) + 4096)
     builder.Finish(model.Pack(builder), _FILE_IDENTIFIER)
     return bytes(builder.Output())

@@ -48,7 +48,7 @@ _REPORT_SUFFIX = ".json"
 _HEADS_OF_CLIENTS = ("classification", "question_answering", "embeddings")
 # Numbers that are closer than this may change their order in int8.
 _CLOSE_IN_INT8 = 0.05
-# Rows per call, as large models take about a second for a few.
+# The most rows per call: large models take about a second for a few rows.
 _MAX_ROWS = 8
 
 _Call = tuple[Arrays, Expected]
@@ -173,8 +173,8 @@ def publish(built: Built, path: str, scores: Scores | None) -> None:
     """Writes a file, and its report next to it, atomically."""
     measured = None if scores is None else dataclasses.asdict(scores)
     with contextlib.ExitStack() as stack:
-        # The file is renamed last. The checksum in the report detects a pair
-        # that does not match.
+        # The report is renamed first. If the process is killed then, the
+        # checksum in the report shows that the old file does not belong to it.
         names = [
             stack.enter_context(files.atomic_file(path + suffix))
             for suffix in ("", _REPORT_SUFFIX)
@@ -188,9 +188,9 @@ def publish(built: Built, path: str, scores: Scores | None) -> None:
 def find_warning(build: Build) -> str | None:
     """Returns a warning if MediaPipe and the Task Library read other tokens.
 
-    They always lower-case ASCII and strip no accents, see
-    `bert_tf.text.normalizer`. None if they tokenize all texts as the model, or
-    do not support such files.
+    These clients always lower-case ASCII and strip no accents, see
+    `bert_tf.text.normalizer`. Returns None if the clients tokenize all texts as
+    the model does, or do not support such files.
     """
     tokenizer = build.head.tokenizer
     if (
@@ -231,13 +231,13 @@ def to_line(verification: Mapping[str, Any]) -> str:
 
 
 def verify(content: bytes, build: Build) -> dict[str, Any]:
-    """Compares the outputs of a file with those that its model must return.
+    """Compares the outputs of a file with the outputs of its model.
 
     Returns:
       `num_calls`, `num_values`, `largest_difference` (of numbers, relative to
       the largest number of the output if that is above 1), `tolerance` (None
       in int8) and `agreement`: for each output with decisions, the share of
-      those that equal the model's; for `embedding`, the lowest cosine.
+      decisions that equal the model's; for `embedding`, the lowest cosine.
 
     Raises:
       UserError: If the outputs differ.
@@ -291,10 +291,10 @@ def verify(content: bytes, build: Build) -> dict[str, Any]:
 
 
 def _decisions(build: Build) -> dict[str, verification.Decide]:
-    """Returns the functions that read the decisions in outputs, by name."""
+    """Returns the functions that read decisions, by the name of the output."""
     best = functools.partial(np.argmax, axis=-1)
     if build.name == "fill_mask":
-        # They are sorted by probability, so the first is the best.
+        # Candidates are sorted by probability, so the first is the best.
         return {"token_ids": lambda values: values[..., 0]}
     task = getattr(build.head, "task", None)
     labels = best
@@ -310,7 +310,7 @@ def _least_cosine(expected: np.ndarray, actual: np.ndarray) -> float:
 
 
 def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
-    """Yields calls with one row, with several, and with padding."""
+    """Yields calls with one row, with several rows, and with padding."""
     length = build.config.max_seq_length
     batches = [reference.batches()[0][:1], reference.batches()[-1]]
     packed = []

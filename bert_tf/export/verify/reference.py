@@ -4,14 +4,14 @@ Texts that reveal errors are listed here. Texts with a given number of tokens
 are generated from the vocabulary of the model.
 
 The head and the model are built from the model directory, and the head is
-called eagerly. So an export must have the settings, labels, weights and
-vocabulary of the model, and its graph must compute what the operators compute
-one by one: without the fused model, without leaving out padding, in calls of
-other sizes. The tests of each head compare it with the predictions of its task.
+called eagerly. So the answers show whether an export has the settings, labels,
+weights and vocabulary of the model. They also show whether the export's graph,
+with its fused model and without padding, computes what the trained model does.
+The tests of each head compare the head with the predictions of its task.
 
 Shapes:
-  B: number of rows.
-  R: rows of the model.
+  B: number of rows of a request.
+  R: rows that the model gets for them, such as the windows of long texts.
   T: row length.
 """
 
@@ -41,32 +41,32 @@ from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import MASK
 
-# A string for each input, or a list of strings for inputs with another axis.
+# A string for each input, or a list of strings for an input with a second axis.
 Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
 Answerer = Callable[[Mapping[str, tf.Tensor], Rows], dict[str, tf.Tensor]]
 
-# The most texts of a request, of mixed lengths.
+# The most rows per call, and the most texts per call of `tokenize`.
 _ROWS_PER_CALL = 8
 _TEXTS_PER_CALL = 64
 # Bounds the memory, as long texts have any number of windows.
 _WINDOWS = 32
-# Logits may differ by this many times the tolerance.
+# Logits may differ by this factor times the tolerance.
 TIMES_FOR_LOGITS = 10
-# Pairs of opposite disturbances. A decision between equal numbers changes in
-# one of each pair, and one between numbers a tenth of the disturbance apart
-# in all but one of ten.
+# Number of pairs of opposite disturbances. A decision between equal numbers
+# changes in one of each pair. If the numbers differ by a tenth of the
+# disturbance, a change is found in nine of ten cases.
 _DISTURBANCES = 4
 
 # The outputs of a model that `Reference` reads.
 OUTPUTS = {"return_all_layers": True, "return_attention_probs": True}
 
-# The maximum of TensorFlow Serving.
+# The maximum number of warm-up requests in TensorFlow Serving.
 MAX_REQUESTS = 1000
 
 _NUM_CHOICES = 2
 _QUESTION_WORDS = 3
-# Keyed by the names of a head's input strings.
+# The example row of a head, by the names of the head's input strings.
 _EXAMPLES: Mapping[tuple[str, ...], Row] = {
     ("text",): {"text": "A fine film from Paris."},
     ("text", "text_pair"): {
@@ -106,7 +106,7 @@ TEXTS = (
     "long ago, in a far land, the dog sat down and 東 said: hm! " * 400,
 )
 # Invalid UTF-8, which is ignored: a stray byte, a truncated character, an
-# overlong one, a surrogate. Some heads need a [MASK].
+# overlong character, a surrogate. Some heads need a [MASK].
 INVALID = (
     b"a \xff b [MASK]",
     b"c \xe6\x9d [MASK]",
@@ -137,8 +137,8 @@ class Expected:
 
     Attributes:
       values: By output: numbers, or bytes in arrays of objects, each [B, ...].
-      doubtful: By output: <bool>[B], the rows that may differ, as a decision
-        depends on less than the tolerance.
+      doubtful: By output: <bool>[B], the rows that may differ, as differences
+        within the tolerance can change a decision.
     """
 
     values: Arrays
@@ -161,7 +161,7 @@ class Call:
       signature: The name of the signature.
       inputs: Numbers, or bytes in arrays of objects, by name.
       description: The request in words, such as "batch 0 of 3".
-      expected: The outputs that it must return, or None.
+      expected: The outputs that the call must return, or None.
       repeats: The number of further calls to time.
     """
 
@@ -190,7 +190,7 @@ class Reference:
         ids_only: bool = False,
     ) -> None:
         if ids_only and "pair" in head.flags:
-            # Every classifier takes the ids of pairs, which have two segments.
+            # Every classifier takes ids of two segments, so test pairs.
             head = dataclasses.replace(head, pair=True)
         self.head = head
         self.ids_only = ids_only
@@ -200,7 +200,7 @@ class Reference:
         self._model = model
 
     def batches(self) -> list[list[Row]]:
-        """Returns the rows of each call: texts of each length, and mixed."""
+        """Returns the rows of each call: single rows, then mixed lengths."""
         head = self.head
         special_tokens = 1 + len(head.inputs)
         lengths = {
@@ -251,7 +251,7 @@ class Reference:
             expected = self.for_predict(found)
             name = f"batch {number} of {len(rows)}"
             yield Call(serving, to_inputs(rows), name, expected)
-            # Single rows run the same code.
+            # All single rows run the same code, so one is enough.
             if len(rows) == 1 and number > 0:
                 continue
             examples = to_examples(rows)
@@ -259,7 +259,7 @@ class Reference:
             if method in signatures:
                 others = found.only(found.values.keys() - expected.values)
                 yield Call(method, {"inputs": examples}, name, others)
-        # Bytes that are not UTF-8 are ignored.
+        # Bytes that are not UTF-8 must be ignored.
         raw, decoded = (
             [_replace_texts(batches[0][0], text) for text in texts]
             for texts in (
@@ -273,7 +273,7 @@ class Reference:
             "bytes that are not UTF-8",
             self.for_predict(self.expect(decoded)),
         )
-        # An empty batch.
+        # An empty batch must return empty outputs.
         empty = {x: v[:0] for x, v in to_inputs(rows).items()}
         nothing = Expected({x: v[:0] for x, v in expected.values.items()})
         for signature, inputs in (
@@ -314,7 +314,7 @@ class Reference:
             )
 
     def expect(self, rows: Sequence[Row]) -> Expected:
-        """Returns the outputs for strings, those of all methods together."""
+        """Returns the outputs for strings, for all methods together."""
         packed = self.head.pack(to_tensors(rows))
         return self.decide(self.head.answer, packed)
 
@@ -329,7 +329,7 @@ class Reference:
         return found.numbers() if self.ids_only else found
 
     def for_predict(self, found: Expected) -> Expected:
-        """Returns outputs without those of classify or regress alone."""
+        """Removes the outputs that only classify or regress returns."""
         others = serving_module.OUTPUTS_OF_METHOD.get(self.head.method, ())
         return found.only(x for x in found.values if x not in others)
 
@@ -339,7 +339,7 @@ class Reference:
         tokens = self.head.tokenizer.tokens(packed["input_ids"])
         tokens = tf.where(packed["input_mask"] > 0, tokens, "").numpy()
         layers = self._model(packed, training=False)["attention_probs"]
-        # The export lacks the layers above that of embeddings.
+        # An export of embeddings lacks the layers above the layer it reads.
         last = self._layer % len(layers)
         attention = np.stack([x.numpy() for x in layers[: last + 1]], 1)
         return Expected({"tokens": tokens, "attention": attention})
@@ -353,13 +353,13 @@ class Reference:
     def decide(self, answer: Answerer, rows: Rows) -> Expected:
         """Returns the answer to rows, and which of its decisions are doubtful.
 
-        A decision is a string or an index. It is doubtful if small changes of
-        the model's outputs change it. Then all numbers that come one per row,
-        such as the score of the chosen answer, are doubtful, too.
+        A decision is a string or an index, and is doubtful if small changes of
+        the model's outputs change it. Then each output with one number per row,
+        such as the score of the chosen answer, is doubtful, too.
 
         Args:
           answer: A method of the head.
-          rows: What it gets, besides the model's outputs.
+          rows: The rows that the method gets, besides the model's outputs.
         """
         outputs = self._compute(rows.inputs)
         values = {x: t.numpy() for x, t in answer(outputs, rows).items()}
@@ -397,7 +397,7 @@ class Reference:
             self._function = tf.function(
                 self._call, input_signature=[specs], autograph=False
             )
-        # Zero rows make one part, too, as concatenation needs at least one.
+        # Zero rows make one part, too, as concatenation needs some part.
         parts = [
             self._function({x: t[i : i + _WINDOWS] for x, t in inputs.items()})
             for i in range(0, max(len(inputs["input_ids"]), 1), _WINDOWS)
@@ -487,7 +487,7 @@ def warmup_requests(
     Args:
       head: The head.
       ids_only: Whether the signature takes token ids instead of strings.
-      counts: The numbers of rows of the requests for a bucket.
+      counts: For each request for a bucket, the number of rows.
     """
     calls = []
     for bucket in head.buckets:
@@ -589,7 +589,7 @@ def of_length(
 ) -> list[str]:
     """Returns texts of random words with given numbers of tokens.
 
-    The words are entries of the vocabulary that are one token as text.
+    The words are entries of the vocabulary that tokenize to a single token.
 
     Args:
       tokenizer: The tokenizer of the model.

@@ -1,7 +1,7 @@
 """Verifies that an export returns what its model computes.
 
-The export is loaded from its files, runs on texts chosen to reveal errors, and
-its answers are compared with those of its head on the model of the model
+The export is loaded from its files and runs on texts chosen to reveal errors.
+Its answers are compared with the answers of the head and the model of the model
 directory. The files in litert/ run in the server's LiteRT engine: in float32
 their outputs must equal the model's; with quantized weights the differences
 are only reported.
@@ -47,11 +47,11 @@ from bert_tf.serving.servable import Servable
 from bert_tf.text.vocabulary import Vocabulary
 
 # The largest allowed difference of numbers: by the precision of a SavedModel,
-# and by the quantization of a .tflite file. Weights in int8 have none; there
-# the share of equal decisions is reported, and the score on a dev set.
+# and by the quantization of a .tflite file. For int8 weights there is no limit;
+# the share of equal decisions and the score on a dev set are reported instead.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2, "none": 1e-4, "float16": 5e-3}
 
-# Returns the decisions in an output.
+# A function that returns the decisions in an output, such as its argmax.
 Decide = Callable[[np.ndarray], np.ndarray]
 # Outputs that are decisions; all others are numbers or offsets of words.
 _DECISIONS: Mapping[str, Decide] = dict.fromkeys(
@@ -60,7 +60,7 @@ _DECISIONS: Mapping[str, Decide] = dict.fromkeys(
 _MAX_SHOWN = 60
 _MAX_FAULTS_OF_CHECK = 3
 # Logits of real models differ by more than their last bits if sums are computed
-# in another order, most of all with padding.
+# in another order, as with padding, so these outputs may differ by more.
 _LOGITS = "logits"
 
 
@@ -119,7 +119,7 @@ class Report:
         return [f"{one.name}: {x}" for one in self.checks for x in one.faults]
 
     def text(self) -> str:
-        """Returns a line for each check, and one more for each fault."""
+        """Returns a line for each check, and lines for its first faults."""
         width = max(len(check.name) for check in self.checks)
         lines = [f"{self.directory}, compared with {self.source}:"]
         for check in self.checks:
@@ -133,7 +133,7 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def to_json(self, lengths: Sequence[int]) -> dict[str, Any]:
-        """Returns what a model card has of it.
+        """Returns the part of the report that a model card has.
 
         Args:
           lengths: The lengths of the rows that were timed.
@@ -184,7 +184,7 @@ def examine(
     Args:
       directory: The version directory.
       artifact: The description of the export.
-      head: Its head.
+      head: The head of the export.
       model: The model as it is trained, with `reference.OUTPUTS`.
       source: The path of the model, for the report.
       num_timings: The number of timed calls per warm-up request of one row.
@@ -198,7 +198,7 @@ def examine(
     checks = [_check_vocabulary(directory, head.tokenizer.vocabulary)]
     names = {SERVING, *(() if artifact.ids_only else serving_module.OF_STRINGS)}
     if missing := sorted(names - set(signatures)):
-        # Calls would fail, too, and hide the reason.
+        # Stop here, as failing calls would hide this reason.
         fault = f"there is no {' and no '.join(missing)}"
         shown = ", ".join(sorted(signatures))
         checks.append(Check("signatures", shown, (fault,)))
@@ -248,13 +248,12 @@ def examine_litert(
         `flags.export.LITERT_QUANTIZATIONS`.
       calls: The calls and what they must return.
       warmups: Warm-up requests, of which some are timed.
-      exact: The .tflite file in float32, if it is known and not the one in the
-        directory.
+      exact: The .tflite file in float32, if known and not in the directory.
 
     Raises:
       UserError: If a part cannot be loaded.
     """
-    # The engine lacks this signature.
+    # The LiteRT engine lacks the signature `attention`.
     calls = [x for x in calls if x.signature != serving_module.ATTENTION]
     name, tolerance = f"LiteRT ({quantization})", TOLERANCES["none"]
     checks = []
@@ -279,7 +278,7 @@ def examine_litert(
 def call_litert(
     directory: str, calls: Sequence[Call], content: bytes | None = None
 ) -> list[Answer]:
-    """Does as `call` with litert/, or with the contents of a .tflite file."""
+    """Runs calls like `call`, on litert/ or the contents of a .tflite file."""
     load = functools.partial(LitertEngine().load, content=content)
     return call(directory, calls, load)
 
@@ -407,8 +406,8 @@ def check_answers(
 def measure_scales(expected: Iterable[Expected]) -> dict[str, float]:
     """Returns the largest absolute value of each output, at least 1.
 
-    1 is the scale of probabilities. Scores, logits and embeddings are sums of
-    terms as large as the largest of them, so all have its rounding error.
+    Probabilities have the scale 1. Scores, logits and embeddings are sums of
+    large terms, so even small values have the largest value's rounding error.
     """
     scales: dict[str, float] = {}
     for one in expected:
@@ -424,19 +423,19 @@ class Comparison:
 
     Args:
       tolerance: The largest allowed difference of floating-point numbers,
-        relative to their scale. Logits may differ by ten times as much if
-        their softmax over the last axis does not. None accepts any number
-        and any decision, to measure how near they are.
+        relative to their scale. Logits may differ by ten times the tolerance
+        if their softmax over the last axis is within the tolerance. None
+        accepts all numbers and decisions, and only measures differences.
       scales: The result of `measure_scales` for these and other calls.
-      decisions: Reads the decisions in an output, by its name.
+      decisions: By output: the function that reads its decisions.
 
     Attributes:
       num_calls: The number of calls.
       num_compared: The number of values compared, without doubtful ones.
       largest: The largest difference of numbers, relative to their scale.
       faults: Sentences without periods; empty if there is no fault.
-      equal: The number of decisions that are those of the model, and the number
-        of all decisions, by output.
+      equal: By output: the number of decisions that equal the model's, and the
+        number of all decisions.
     """
 
     def __init__(
@@ -454,7 +453,7 @@ class Comparison:
         self.equal: dict[str, np.ndarray] = {}
 
     def add(self, name: str, expected: Expected, outputs: Arrays) -> None:
-        """Compares the outputs of a call, which faults name."""
+        """Compares the outputs of a call; `name` is its name in faults."""
         self.num_calls += 1
         values = expected.values
         faults = []
@@ -472,7 +471,7 @@ class Comparison:
         self.faults += [f"{name}: {fault}" for fault in faults]
 
     def check(self, name: str) -> Check:
-        """Returns the result."""
+        """Returns the comparison as a check of the report."""
         detail = f"{self.num_calls} calls, "
         faults = self.faults
         if self._tolerance < np.inf:
@@ -491,7 +490,7 @@ class Comparison:
     def _count_equal(
         self, name: str, expected: np.ndarray, actual: np.ndarray
     ) -> None:
-        # The axes of an empty batch may differ.
+        # Arrays of other shapes, as of empty batches, cannot be compared.
         if name not in self._decisions or expected.shape != actual.shape:
             return
         first, second = map(self._decisions[name], (expected, actual))
@@ -508,7 +507,7 @@ class Comparison:
         actual: np.ndarray,
         doubtful: np.ndarray | None,
     ) -> Iterator[str]:
-        """Yields the fault of an output, except for doubtful rows, if any."""
+        """Yields the fault of an output, if any; ignores doubtful rows."""
         # The other axes of an empty batch may have any size.
         no_rows = not len(expected) and not len(actual)
         is_empty = no_rows and expected.ndim == actual.ndim
