@@ -31,7 +31,7 @@ _HTTP_STATUS = {
 # an answer with a very long message.
 MAX_SHOWN = 200
 _MAX_MESSAGE = 1000
-# gRPC's codes by number; TensorFlow's numbers are equal, so they are keys, too.
+# gRPC's codes by number. TensorFlow's codes have the same numbers as gRPC's.
 GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 

@@ -36,8 +36,8 @@ _OPTIONS = (
 )
 _SIGNATURE_DEF = "signature_def"
 _RELOAD = "HandleReloadConfigRequest"
-# Limits of calls in progress, and of messages that arrive at once. A call may
-# hold the 64 kB that a client sends unread, an arriving message all its bytes.
+# Maximum numbers of calls in progress, and of messages that arrive at once. A
+# call takes up to 64 kB of unread data, an arriving message all its bytes.
 _MAX_CALLS = 1000
 _MAX_ARRIVING = 32
 # Limit of unread answers: without it, slow clients could occupy all calls.
@@ -66,10 +66,10 @@ def server(
       service: The models.
       address: Host and port to listen at.
       options: gRPC's options, by name.
-      body_seconds: Time for a message to arrive, and for reading an answer.
+      body_seconds: Time for a client to send a message, or to read an answer.
       allow_reload: Whether clients may replace the models.
       interceptors: Interceptors that see a call before its message is decoded.
-      credentials: The keys for TLS; None for none.
+      credentials: Key and certificates for TLS; None for no TLS.
 
     Raises:
       RuntimeError: If it cannot listen there.
@@ -82,7 +82,7 @@ def server(
         options=(
             *_OPTIONS,
             # `_Decoder` refuses messages above the limit and names the flag, so
-            # gRPC refuses only those above twice the limit.
+            # gRPC refuses only messages above twice the limit.
             (
                 "grpc.max_receive_message_length",
                 2 * service.limits.max_grpc_message_bytes,
@@ -108,11 +108,11 @@ def server(
 def _make_task(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine, **options
 ) -> asyncio.Task:
-    """Returns a new task, as the loop's task factory.
+    """Creates a task; the task factory of the event loop.
 
-    Records the two tasks of a call for `_end_call`: grpc cannot end a call that
-    waits for its client, except by ending old connections as a whole. If grpc
-    renames its coroutine, every call fails with a KeyError.
+    Records the two tasks of a call for `_end_call`, because grpc itself can end
+    a whole connection, but not one call. If a version of grpc renames
+    `_handle_exceptions`, every call fails with a KeyError.
     """
     task = asyncio.Task(coroutine, loop=loop, **options)
     # `getattr`: other coroutines, such as a generator's end, may lack a name.
@@ -122,7 +122,7 @@ def _make_task(
 
 
 def _end_call(task: asyncio.Task, listener: asyncio.Task) -> None:
-    """Resets a call's stream: only its two tasks keep the call alive."""
+    """Ends a call, by cancelling the two tasks that keep it alive."""
     listener.cancel()
     task.cancel()
 
@@ -368,13 +368,13 @@ async def _counted(
 def _reserve_repeated(
     counted: services.Request, request: message.Message, call: inference.Call
 ) -> None:
-    """Reserves memory for inputs that a message describes in fewer bytes."""
+    """Reserves memory if the inputs are much larger than their message."""
     size = bodies.num_bytes(call.inputs) - request.ByteSize()
     if size > bodies.LARGE_BYTES:
         try:
             counted.reserve(bodies.ANSWER_COPIES * size)
         except errors.RequestError:
-            call.inputs.clear()  # The traceback would keep them for a while.
+            call.inputs.clear()  # Or else the traceback would keep them.
             raise
 
 

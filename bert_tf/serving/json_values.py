@@ -223,7 +223,7 @@ def _example(value: Any) -> tf.train.Example:
 
 
 def require_utf8(name: str, what: str) -> str:
-    """Returns a name; raises `RequestError` if UTF-8 cannot hold it."""
+    """Returns a name; raises `RequestError` if UTF-8 cannot encode it."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -297,7 +297,7 @@ def predict_inputs(
     """Returns the inputs of a `predict` request.
 
     Returns:
-      The inputs by name, and True if the request is in the row format.
+      The inputs by name, and True if the request has rows, as "instances".
 
     Raises:
       RequestError: If the inputs do not match the signature.

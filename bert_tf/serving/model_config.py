@@ -59,7 +59,7 @@ class ModelConfig:
 
     Attributes:
       base_path: The folder of its versions.
-      labels: Names that requests may use for versions.
+      labels: Version numbers by the names that requests may use for them.
     """
 
     name: str
@@ -111,7 +111,7 @@ def read_into(proto: message.Message, path: str, flag: str) -> None:
 
 
 def new_message(name: str, **fields: str) -> message.Message:
-    """Returns an empty message that TensorFlow Serving's package lacks.
+    """Returns an empty message of a type that no installed package has.
 
     Args:
       name: The name of the message.
@@ -221,7 +221,7 @@ def check_base_path(
 
     Args:
       config: The model.
-      missing: `Engine.missing`, which returns None for a version's directory.
+      missing: `Engine.missing`, which returns None for a complete version.
 
     Raises:
       UserError: If the path is no folder, or is a version itself.
@@ -262,8 +262,9 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
 def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yields the files of a directory with their sizes, times and kinds.
 
-    Links are followed, each folder once. After `_MAX_FOLDERS` the next folder
-    is yielded and the walk ends, because a link to the root would take minutes.
+    Follows links, but enters each folder only once. After `_MAX_FOLDERS`,
+    yields the next folder itself and ends: walking a link to the root would
+    take minutes.
     """
     seen = set()
     for folder, folders, names in os.walk(directory, followlinks=True):

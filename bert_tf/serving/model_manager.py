@@ -44,7 +44,7 @@ class Version:
       state: One of the states above.
       error: The reason why it is not served, or None.
       servable: The loaded version, or None.
-      files: The fingerprint of its directory when loading failed.
+      files: The fingerprint of its directory if loading failed, or None.
     """
 
     state: str = START
@@ -53,7 +53,7 @@ class Version:
     files: frozenset | None = None
 
     def current_state(self) -> str:
-        """Returns the state; a version unloads until its last user is done."""
+        """Returns the state: UNLOADING until the last request has ended."""
         if self.state == UNLOADING and self.servable.wait_closed(0):
             self.state = END
         return self.state
@@ -107,7 +107,7 @@ class ModelManager:
     def start(
         self, configs: Sequence[ModelConfig], poll_seconds: float
     ) -> None:
-        """Loads the models, then polls for new versions unless given 0 seconds.
+        """Loads the models, then polls for new versions if `poll_seconds` > 0.
 
         Raises:
           UserError: If a model cannot be served.
@@ -298,7 +298,7 @@ class ModelManager:
             return servable
 
     def _check_started(self, model: Model, available: Sequence[int]) -> None:
-        """Raises `UserError` if all versions failed or a label's is missing."""
+        """Raises `UserError` if all versions failed or a labeled one did."""
         failed = {
             number: version.error
             for number, version in model.versions.items()
@@ -351,7 +351,7 @@ class ModelManager:
         for number in others:
             self._retire(model, number)
         if others:
-            gc.collect()  # Graphs have cycles, which would keep the memory.
+            gc.collect()  # Or else reference cycles would keep the graphs.
 
     def _load_chosen(self, model: Model) -> set[int]:
         """Loads the selected versions; returns the numbers of all of them.

@@ -16,7 +16,7 @@ _PACKED = "bfloat16"
 
 
 def read(directory: str) -> str | None:
-    """Returns the precision of a version; None if it is not marked.
+    """Returns the precision in a version's model card; None if it has none.
 
     Servers load any SavedModel, so a missing or bad model card is no error.
     """
@@ -30,7 +30,7 @@ def read(directory: str) -> str | None:
 
 
 def pack_weights(config: ServeConfig) -> None:
-    """Packs weights if the newest version of each model is in bfloat16.
+    """Has TensorFlow pack weights if all newest versions are in bfloat16.
 
     Call it before TensorFlow is imported.
 
@@ -63,7 +63,7 @@ def report(name: str, version: int, directory: str) -> None:
 def _newest(model: ModelConfig) -> str | None:
     """Returns the precision of the newest version to serve, if there is one."""
     if paths.is_remote(model.base_path):
-        return None  # It is read by TensorFlow, which is not imported yet.
+        return None  # Reading it needs TensorFlow, not imported yet.
     try:
         versions = model_config.find_versions(model.base_path)
     except (OSError, ValueError):

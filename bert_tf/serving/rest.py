@@ -217,7 +217,7 @@ def _parse(body: bytes, limits: ServeLimits) -> dict:
 def _predict(
     document: dict, servable: Servable, limits: ServeLimits
 ) -> calls.Call:
-    """Returns the call for `predict`, which responds with a body."""
+    """Returns the call for `predict`; it responds with JSON as bytes."""
     name = json_values.signature_name(document) or DEFAULT_SIGNATURE
     if name not in servable.signatures:
         raise errors.invalid(
@@ -239,7 +239,7 @@ def _of_examples(
     servable: Servable,
     limits: ServeLimits,
 ) -> calls.Call:
-    """Returns the call for Examples, which responds with a body."""
+    """Returns the call for Examples; it responds with JSON as bytes."""
     name = json_values.signature_name(document)
     request = request_class(input=json_values.read_examples(document))
     request.model_spec.signature_name = name

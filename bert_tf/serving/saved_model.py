@@ -39,9 +39,9 @@ MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 # number, all outputs are computed, or else the functions would fill the memory.
 _MAX_CALLABLES = 64
 
-# TensorFlow's thread pools between operators: the caller's thread, and a pool
-# for calls that can be stopped. A long call in this pool delays neither other
-# calls nor the operation that stops it.
+# Where TensorFlow runs a call's operators: in the caller's thread, or in a pool
+# for calls that can be stopped. There, a long call delays neither other calls
+# nor the operation that stops it.
 _CALLER, _STOPPABLE = -1, 1
 _NUM_STOPPABLE_THREADS = 4
 
@@ -145,8 +145,9 @@ class SavedModel(Servable):
 class _End:
     """Operations that let another thread end a call of a session.
 
-    TensorFlow ends a call when one of its operations fails. An assertion waits,
-    without a thread, for a queue's value: True after the outputs, False to end.
+    TensorFlow ends a call if an operation fails, so an assertion waits, without
+    a thread, for a value in a queue: True after the outputs, False to end the
+    call.
     """
 
     def __init__(self, session: tf.compat.v1.Session) -> None:
@@ -190,7 +191,7 @@ class SavedModelEngine(Engine):
 
     Args:
       intra_op_threads: Threads inside one operator; 0 means one per core. The
-        first model that a process loads decides.
+        first model of a process sets it for all.
       inter_op_threads: Operators computed at once; 0 means one per core.
     """
 

@@ -33,8 +33,8 @@ from bert_tf.serving.service import Service
 _ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
 # Seconds that a request gets beyond its time limit before it is dropped.
 _GRACE_SECONDS = 5
-# Connections that may wait to be accepted. asyncio accepts as many at once and
-# logs each failure, so more would fill the log.
+# Connections that may wait to be accepted. asyncio tries to accept this many in
+# a row and logs each failure, so a larger number would fill the log.
 _BACKLOG = 128
 
 
