@@ -32,7 +32,7 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import model_config
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-# A header is echoed in errors up to this length.
+# Error messages quote at most this many characters of a header.
 _MAX_ECHO = 200
 
 _KEY = re.compile(r"[!-~]{16,512}")
@@ -150,7 +150,7 @@ class AccessMiddleware:
         return responses.JSONResponse(
             {"error": _REFUSAL},
             401,
-            # With this header, browsers show users of the page a prompt.
+            # With this header, browsers ask users of the page for the key.
             {"WWW-Authenticate": 'Bearer, Basic realm="API key"'},
         )
 
@@ -304,7 +304,7 @@ class KeysInterceptor(grpc.aio.ServerInterceptor):
         async def refuse(_, context: grpc.aio.ServicerContext):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
 
-        # Not a unary handler, which would first wait for the message.
+        # A unary handler would first wait for the call's message.
         return grpc.stream_unary_rpc_method_handler(refuse)
 
 

@@ -27,10 +27,10 @@ ANSWER_COPIES = 4
 _MARKS = b'"[]{},'
 _NO_MARKS = bytes(set(range(256)) - set(_MARKS))
 _CHUNK = 1 << 20
-# Python's memory for a string without its characters and its 8-byte reference.
+# Python's memory for a string object, not counting characters and references.
 _STRING_BYTES = 56
 NO_PROTO = "The message is not a valid proto."
-# Smaller messages have too few fields to fill the memory, so none is counted.
+# Fields of smaller messages are not counted: too few to fill the memory.
 COUNTED_BYTES = 1 << 14
 # Each 8 packed integers count as a field, as they take more memory than bytes.
 _NUMBERS_PER_FIELD = 8
@@ -138,7 +138,7 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
         contents = file.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise errors.invalid(f"The body is not gzip: {error}") from error
-    # Refuse more members: reading thousands of tiny members would take seconds.
+    # Refuse further members: thousands of tiny ones would take seconds.
     if len(contents) <= max_bytes and (not file.eof or file.unused_data):
         raise errors.invalid("The body is not a gzip file of one member.")
     return contents

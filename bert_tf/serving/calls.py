@@ -45,7 +45,7 @@ WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 _MAX_WARMUP_RECORDS = 1000
 _LIMITS = ServeLimits()
 
-# TensorFlow's memory for a string without its characters, in bytes.
+# TensorFlow's memory for a string besides its characters, in bytes.
 _STRING_BYTES = 24
 _PART = 1 << 16
 _MAX_RANK = 32
@@ -280,7 +280,7 @@ def _regression(signature: Signature, examples: np.ndarray) -> Call:
     return Call(signature, {_INPUTS: examples}, (_OUTPUTS,), respond)
 
 
-# Return the call for a `Classify` or `Regress` request, as `predict` does.
+# Like `predict`, these return the call for a `Classify` or `Regress` request.
 classify = functools.partial(
     _examples_call, _classification, classification_pb2.ClassificationResponse
 )
@@ -333,8 +333,7 @@ def _examples(
     part = getattr(request_input, kind)
     context = b""
     if kind == "example_list_with_context":
-        # Joined protos merge when parsed, so put the context before each
-        # example.
+        # Joined protos merge when parsed, so put the context first.
         context = part.context.SerializeToString()
     if not part.examples:
         raise errors.invalid("Input is empty.")

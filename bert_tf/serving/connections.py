@@ -15,7 +15,7 @@ from uvicorn.protocols.http import httptools_impl
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import errors
 
-# Open files left for models, logs and the event loop.
+# Open files kept free of connections, for models, logs and the event loop.
 _RESERVED_FILES = 128
 _MAX_CONNECTIONS = 4096
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -26,7 +26,7 @@ _MAX_STREAMS = 100
 _MAX_PIPELINED = 32
 # Bytes allowed for a request's method and version, and for blank lines.
 _REQUEST_LINE = 1024
-# asyncio's 256 KiB would take a gigabyte for 4096 clients that only connect.
+# In bytes; asyncio's 256 KiB would take 1 GiB for 4096 idle connections.
 _TLS_BUFFER = 1 << 14
 
 
@@ -81,17 +81,17 @@ def grpc_options(limits: Limits) -> dict[str, int]:
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # Without a confirmation by then, a client could send 16 MB of metadata.
+        # Clients may send 16 MB of metadata until they confirm the limits.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
-        # A client that reads no answers answers no pings, so pings end it.
+        # A client that reads no answers replies to no pings, and is cut off.
         "grpc.keepalive_time_ms": header_ms,
         "grpc.keepalive_timeout_ms": 3 * header_ms,
         "grpc.max_concurrent_streams": _MAX_STREAMS,
-        # With gRPC's default of 1,000, a flood would get honest calls refused.
+        # A flood would use up gRPC's default of 1,000, for honest calls, too.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
-        # With this probe, a stream may send over 64 kB before the server reads.
+        # Off: the probe would let clients send over 64 kB that nobody has read.
         "grpc.http2.bdp_probe": 0,
     }
 
@@ -201,8 +201,8 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     # The error response, once a request is refused; later data is ignored.
     _refusal: bytes | None = None
     _header_bytes = 0
-    # Bytes since the last part of a body or end of a header. They are limited,
-    # too, as `on_header` is called only for a complete header line.
+    # Bytes since the end of a header or the last part of a body. Limited,
+    # because `on_header` never sees a header line without an end.
     _overhead = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -261,7 +261,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
-            # 256 KiB hold thousands of requests, which would block the loop.
+            # One read of 256 KiB may have thousands: they would block the loop.
             message = f"A connection has at most {_MAX_PIPELINED} requests."
             self._refusal = _answer("429 Too Many Requests", message)
             raise errors.OverloadError(message)  # Stops the parser.
@@ -364,7 +364,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def _end(self) -> None:
         self._stop_timer()
         if self.pipeline:
-            # Reading is paused until the server has answered, so wait again.
+            # Reading pauses until earlier requests are answered, so wait again.
             self._limit(self.limits.body)
         else:
             self.transport.abort()

@@ -40,14 +40,14 @@ _RELOAD = "HandleReloadConfigRequest"
 # call takes up to 64 kB of unread data, an arriving message all its bytes.
 _MAX_CALLS = 1000
 _MAX_ARRIVING = 32
-# Limit of unread answers: without it, slow clients could occupy all calls.
+# Maximum number of unread answers, or slow clients could use up _MAX_CALLS.
 _MAX_UNREAD = 500
 # An unread answer has three copies: a proto, bytes and gRPC's buffer.
 _ANSWER_COPIES = 3
-# Maximum memory of a decoded field without its bytes.
+# Maximum memory of a decoded field besides its bytes.
 _FIELD_BYTES = 256
 _T = TypeVar("_T")
-# The tasks in which grpc awaits the end of a call, by the call's own task.
+# By the task of a call: the task in which grpc waits for the call's end.
 _LISTENERS = weakref.WeakKeyDictionary()
 
 
@@ -115,7 +115,7 @@ def _make_task(
     `_handle_exceptions`, every call fails with a KeyError.
     """
     task = asyncio.Task(coroutine, loop=loop, **options)
-    # `getattr`: other coroutines, such as a generator's end, may lack a name.
+    # `getattr`, because some coroutines, such as `aclose()`, have no name.
     if getattr(coroutine, "__name__", "") == "_handle_exceptions":
         _LISTENERS[task] = asyncio.current_task(loop)
     return task
@@ -153,7 +153,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._service = service
         self._body_seconds = body_seconds
         self._allow_reload = allow_reload
-        # Arriving messages with their host and connection, the oldest first.
+        # Timeouts of arriving messages, oldest first: host and connection.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
         self._unread: dict[asyncio.Task, tuple[str, str]] = {}
 
@@ -174,7 +174,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         async def answer(_, context: grpc.aio.ServicerContext):
             with self._service.bodies.room() as reserve:
                 try:
-                    # gRPC's limit binds only clients that have confirmed it.
+                    # gRPC's own limit holds only after a client confirms it.
                     limits, subject = self._service.limits, "The metadata"
                     errors.check_limit(
                         header_bytes, limits, "max_header_bytes", subject
@@ -260,7 +260,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             )
             stack.callback(timer.cancel)
             reserved = stack.pop_all()
-            # Not a callback of the context, as that cycle would keep the call.
+            # A callback of `context` would keep the call alive, as a cycle.
             task.add_done_callback(lambda _: reserved.close())
 
 

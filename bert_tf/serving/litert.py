@@ -7,8 +7,9 @@ predictions. Clients see the signatures of the version's own saved_model.pb; its
 weights are never read.
 
 Shapes:
-  R: rows of a call; may be several axes. T: the length that the rows are padded
-  to. P: number of masked tokens to predict in each row.
+  R: rows of a call; may be several axes.
+  T: the length that the rows are padded to.
+  P: number of masked tokens to predict in each row.
 """
 
 import os
@@ -204,8 +205,7 @@ class LitertEngine(SavedModelEngine):
     Args:
       num_threads: Threads for one call of LiteRT, and for one operator of
         TensorFlow; 0 means one per core.
-      inter_op_threads: Operators that TensorFlow runs at once; 0 means one per
-        core.
+      inter_op_threads: TensorFlow operators run at once; 0 means one per core.
     """
 
     def __init__(self, num_threads: int = 0, inter_op_threads: int = 0) -> None:
@@ -234,7 +234,7 @@ class LitertEngine(SavedModelEngine):
                 with open(path, "rb") as file:
                     content = file.read()
             definitions = saved_model.read_signature_defs(directory)
-            # One interpreter whose threads share a row is the fastest.
+            # One interpreter with all threads is faster than several.
             model = LiteModel(content, self._num_threads)
         except OSError as error:
             raise errors.not_found(f"Cannot read {path}: {error}.") from error

@@ -208,7 +208,7 @@ def find_versions(base_path: str) -> dict[int, str]:
     for name in files.names_in(base_path):
         path = os.path.join(base_path, name)
         is_number = name.isascii() and name.isdigit()
-        # A loop of links is no folder, so it is skipped.
+        # A link to itself is no folder, so it is skipped.
         if is_number and files.is_folder(path) and int(name) <= _MAX_VERSION:
             versions[int(name)] = path
     return versions
@@ -234,7 +234,7 @@ def check_base_path(
         ValueError,
         *files.remote_errors(config.base_path),
     ) as error:
-        # ValueError: a path with a null byte.
+        # A path with a null byte raises ValueError.
         reason = getattr(error, "strerror", error)
         raise UserError(
             f"The base path of model {config.name} must be a folder of "
@@ -263,8 +263,7 @@ def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yields the files of a directory with their sizes, times and kinds.
 
     Follows links, but enters each folder only once. After `_MAX_FOLDERS`,
-    yields the next folder itself and ends: walking a link to the root would
-    take minutes.
+    yields the next folder and ends: a link to the root would take minutes.
     """
     seen = set()
     for folder, folders, names in os.walk(directory, followlinks=True):

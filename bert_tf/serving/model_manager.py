@@ -189,7 +189,7 @@ class ModelManager:
         self._stopping.set()
         models = self._models
         for model in models.values():
-            # A version that still loads must not delay the end for long.
+            # A version that is still loading must not delay the shutdown much.
             seconds = _STOP_SECONDS / len(models)
             if model.refreshing.acquire(timeout=seconds):
                 self._retire_all(model, {})
@@ -298,7 +298,7 @@ class ModelManager:
             return servable
 
     def _check_started(self, model: Model, available: Sequence[int]) -> None:
-        """Raises `UserError` if all versions failed or a labeled one did."""
+        """Raises `UserError` if all versions failed or a label has no version."""
         failed = {
             number: version.error
             for number, version in model.versions.items()
@@ -327,7 +327,7 @@ class ModelManager:
     def _poll(self, seconds: float) -> None:
         while not self._stopping.wait(seconds):
             for model in self._models.values():
-                # In one thread, a model would wait for another one's load.
+                # One thread per model, so that no model waits for another.
                 if not model.refreshing.locked():
                     threading.Thread(
                         target=self._check, args=(model,), daemon=True
@@ -346,7 +346,7 @@ class ModelManager:
     def _refresh(self, model: Model) -> None:
         """Loads the selected versions, then retires all other versions."""
         chosen = self._load_chosen(model)
-        # If all folders disappear, the last version keeps serving.
+        # If all folders disappear, the loaded versions keep serving.
         others = set(model.available()) - chosen if chosen else ()
         for number in others:
             self._retire(model, number)

@@ -191,8 +191,7 @@ class PieceScheduler:
 class _Paddings:
     """Padding of the outputs of a signature, learned from its calls.
 
-    A model pads outputs to the longest row of a call, so widths of pieces
-    differ.
+    A model pads outputs to a call's longest row, so pieces differ in width.
 
     Attributes:
       rows_are_independent: False after a call that did not return one row for

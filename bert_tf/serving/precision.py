@@ -40,7 +40,7 @@ def pack_weights(config: ServeConfig) -> None:
     if config.engine != "savedmodel":
         return
     models = model_config.of_flags(config)
-    # An empty list may get models of any precision later, so do not pack.
+    # Models of any precision may be added to an empty list, so do not pack.
     if models and all(_newest(model) == _PACKED for model in models):
         packed_weights.assume()
 

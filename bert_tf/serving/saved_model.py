@@ -145,9 +145,8 @@ class SavedModel(Servable):
 class _End:
     """Operations that let another thread end a call of a session.
 
-    TensorFlow ends a call if an operation fails, so an assertion waits, without
-    a thread, for a value in a queue: True after the outputs, False to end the
-    call.
+    TensorFlow ends a call if an operation fails. So an assertion waits, without
+    a thread, for a queue's value: True after the outputs, False to end.
     """
 
     def __init__(self, session: tf.compat.v1.Session) -> None:
@@ -202,7 +201,7 @@ class SavedModelEngine(Engine):
             intra_op_parallelism_threads=intra_op_threads,
             inter_op_parallelism_threads=inter_op_threads,
         )
-        # Models share a named pool; otherwise each would start more threads.
+        # Models share named pools; otherwise each model would start threads.
         pools = self._config.session_inter_op_thread_pool
         pools.add(global_name="calls")
         pools.add(global_name="stoppable", num_threads=_NUM_STOPPABLE_THREADS)
@@ -268,7 +267,7 @@ def _specs(
                 None if dim.size < 0 else dim.size
                 for dim in info.tensor_shape.dim
             )
-        # A signature that initializes the model has no tensor as its output.
+        # Skip outputs that are no tensors, as in a model's initialization.
         if info.dtype != types_pb2.DT_INVALID:
             dtype = tf.as_dtype(info.dtype)
             specs[name] = TensorSpec(dtype, shape, info.name)

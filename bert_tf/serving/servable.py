@@ -20,9 +20,9 @@ from google.protobuf import message
 from bert_tf.serving import errors
 
 DEFAULT_SIGNATURE = "serving_default"
-# The signature from `text` <string>[B] to `input_ids` <int32>[B, P] and others.
+# A signature from `text` <string>[B] to `input_ids` <int32>[B, T] and more.
 TOKENIZE = "tokenize"
-# The field of a TensorProto, and the types of JSON values, by dtype.
+# By dtype: the field of a TensorProto, and the allowed types of JSON values.
 DTYPES = {
     tf.float32: ("float_val", (int, float)),
     tf.float64: ("double_val", (int, float)),

@@ -49,7 +49,7 @@ _SECONDS = (
 _NUM_PARSERS = 2
 # Inputs of these names may be serialized Examples, in exports of any project.
 _EXAMPLES_INPUTS = frozenset({tf.saved_model.CLASSIFY_INPUTS, "examples"})
-# These signatures and methods take only Examples; others may take plain texts.
+# These signatures and methods take only Examples, never plain texts.
 _EXAMPLES_ONLY = frozenset({"from_examples", CLASSIFY, REGRESS})
 
 
@@ -151,7 +151,7 @@ class Service:
     ) -> None:
         self.limits = limits or ServeLimits()
         self.bodies = bodies.Bodies(self.limits)
-        # Parsing blocks Python's other threads, so few parse at once.
+        # Parsing blocks other threads, so only a few threads parse.
         self._parsers = concurrent.futures.ThreadPoolExecutor(
             _NUM_PARSERS, "parser"
         )

@@ -260,9 +260,9 @@ def measured_panels(
 ) -> list[reports.Panel]:
     """Returns the panels for the metrics that fine-tuning measured.
 
-    Training has panels for its metrics, and so has each metric that was
-    evaluated more than once. Constant metrics are counts, such as SQuAD's
-    `total`, and have no panel, unless no metric varies: then all have one.
+    Each metric of training has a panel, and each metric of several evaluations.
+    Of these, constant metrics are counts, such as SQuAD's `total`, and have no
+    panel, unless all are constant: then all have one.
     """
     panels = [
         panel

@@ -132,7 +132,7 @@ class Trainer(abc.ABC):
         self._logged_step = 0
         self._compiles = True
         self._bar: progress.Bar | None = None
-        # The time of the next line about a step; 0 before the first call.
+        # The time of the next line in the log; 0 before the first call.
         self._line_due = 0.0
         self._dev_score = ""
         self._saved_at = 0.0
@@ -185,7 +185,7 @@ class Trainer(abc.ABC):
         self._logged_step = self.step
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restores weights, slots, step and the state of the step."""
+        """Restores weights, slots, step count and `TrainingStep.state`."""
         training_state.assign(
             self.variables,
             self.training_step.optimizer,
@@ -405,7 +405,7 @@ class Trainer(abc.ABC):
         raise self._preemption.stopped(step)
 
     def write_summaries(self, group: str, values: Mapping[str, float]) -> None:
-        """Writes other TensorBoard summaries at the current step."""
+        """Writes TensorBoard summaries of a group at the current step."""
         self._open_log()
         if self._log is not None:
             with self._attempting():
