@@ -35,9 +35,8 @@ from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import unpad as unpadding
 
-# Readings of the text above which a run logs a warning: with more, small models
-# do worse on other text (Muennighoff et al. 2023, "Scaling data-constrained
-# language models").
+# With more readings of its text, a run logs a warning: small models overfit
+# (Muennighoff et al. 2023, "Scaling data-constrained language models").
 _MOST_READINGS = 50
 # The share of padding is estimated from this number of batches.
 _SAMPLED_BATCHES = 8
@@ -198,7 +197,7 @@ def find_predictions(
     manifest: Manifest | None,
     default: int = DEFAULT_PREDICTIONS,
 ) -> int:
-    """Returns the predictions per record, which the manifest states.
+    """Returns the number of predictions per record, by manifest or flag.
 
     Args:
       flag: --max_predictions_per_seq, None if it is not given.

@@ -47,8 +47,8 @@ def build_evaluation(
     the mean over the predicted tokens of all evaluated records, each token with
     equal weight (Table 6). Records with more predictions thus count more. For a
     left-to-right model it is the perplexity of the next token.
-    `masked_lm_perplexity_error` is its standard error, as if batches were drawn
-    independently: similar text would change the perplexity by about as much.
+    `masked_lm_perplexity_error` is the standard error of the perplexity, as if
+    batches were independent: similar text would change it by about as much.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
     all its batches count, and the strategy is the current one. With `unpad`

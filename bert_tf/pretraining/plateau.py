@@ -2,9 +2,9 @@
 
 For each [MASK], such a model predicts every token with its frequency. One in
 five predictions has a token instead of [MASK], the correct one or a random one:
-the rarer this token, the more likely it is correct. The loss of this model is
-called the frequency line: the entropy of a predicted token given the token in
-its place.
+the rarer this token, the more likely it is correct. The model's loss, the
+frequency line, is the entropy of a predicted token given the token in its
+place.
 
 With a vocabulary of 2,000 tokens the line is 5.5. Training reaches it within
 some hundred steps, stays there for millions of tokens, and falls to 4.0 within
@@ -42,7 +42,7 @@ class TextSample(NamedTuple):
 
     Attributes:
       frequency_loss: The frequency line, in nats; nan without predictions.
-      distinct: The share of the records that differ from all others.
+      distinct: The number of different records / the number of records.
     """
 
     frequency_loss: float
@@ -167,25 +167,25 @@ class Watch:
         self._has_warned = False
 
     def add(self, masked_lm_loss: float, num_steps: int) -> None:
-        """Takes the mean loss of some steps."""
+        """Updates the average with the mean loss of `num_steps` steps."""
         share = 1 - math.exp(-num_steps / _AVERAGED_STEPS)
         self._weight += share * (1 - self._weight)
         # Divide by the weight, so that the average does not begin near 0.
         self._loss += share / self._weight * (masked_lm_loss - self._loss)
 
     def add_held_out(self, masked_lm_loss: float) -> None:
-        """Takes the loss on held-out records."""
+        """Stores the loss on held-out records."""
         self._held_out = masked_lm_loss
         # Compare now: later training losses are those of a better model.
         has_left = self._has_left(self._loss)
         self._remembers = has_left and not self._has_left(masked_lm_loss)
 
     def tokens(self, step: int) -> int:
-        """Returns the positions, padding included, read before a step."""
+        """Returns how many positions were read up to a step, with padding."""
         return self._tokens + (step - self._step) * self._tokens_per_step
 
     def describe(self) -> str:
-        """Returns a sentence that compares line and loss, or ""."""
+        """Returns a text that compares loss and frequency line, or ""."""
         if math.isnan(self.line) or not self._weight:
             return ""
         has_left = self._has_left(self._loss)

@@ -121,7 +121,7 @@ class _PretrainingTrainer(Trainer):
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
         config = self._flags
         resume_checks.log_start(config, checkpoint)
-        # Nothing is written before, so all workers read the same checkpoints.
+        # Nothing is written yet, so all workers have read the same checkpoints.
         self.coordinator.agree(
             resume_checks.describe_for_workers(
                 config, self.identity, checkpoint

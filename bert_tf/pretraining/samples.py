@@ -82,7 +82,7 @@ def fill_in(
     model: keras.Model,
     chosen: list[Any] | None = None,
 ) -> None:
-    """Writes the most likely words, as "before" if samples are `chosen`."""
+    """Writes the likeliest words, as "before" if `chosen`, else as "after"."""
     path = os.path.join(output_dir, FILE)
     samples = _read(path) if chosen is None else chosen
     if not samples or vocabulary is None:
@@ -95,7 +95,7 @@ def fill_in(
     ids = tf.ragged.constant(rows, tf.int32, ragged_rank=1)
     inputs = packing.pack(ids, None, longest, vocabulary)
     inputs["masked_lm_positions"] = tf.constant(columns)
-    # In a function: eagerly, each compiled chain would count as traced again.
+    # Call it in a function: eager calls count as retracing of each chain.
     outputs = tf.function(lambda: model(inputs), autograph=False)()
     probs = tf.nn.softmax(tf.cast(outputs["masked_lm_logits"][:, 0], "float32"))
     probs = masking.without_blank_rows(probs, vocabulary)

@@ -40,7 +40,7 @@ _REFUSAL = (
     "Send one of the server's API keys as the header \"authorization: Bearer "
     'KEY" (--api_key_file).'
 )
-# With --health_without_key, these paths and this method need no key.
+# With --health_without_key, these REST paths and this gRPC method need no key.
 _HEALTH_PATH = re.compile(
     "/readyz|/metrics|/monitoring/prometheus/metrics|"
     r"/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?"

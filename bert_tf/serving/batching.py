@@ -37,7 +37,7 @@ PIECE_SIZE = MAX_CALL_SIZE // 4
 # For every 10,000 characters above PIECE_SIZE, a task ranks as if it came a
 # second later: shorter tasks run first, but a long one does not wait forever.
 _SIZE_PER_SECOND = 10_000
-# A failed batch of fewer requests is not halved: its requests run alone.
+# If a batch of fewer requests fails, it is not halved: its requests run alone.
 _MIN_SPLIT = 4
 
 
@@ -339,7 +339,7 @@ class BatchScheduler:
         return first.queued_at + self._options.batch_timeout_micros / 1e6
 
     def _take(self, key: Hashable, max_size: int) -> list[Task]:
-        """Removes and returns a queue's first task and the next that fit."""
+        """Removes and returns the first tasks of a queue that fit in a call."""
         queue = self._queues[key]
         batch = [queue.popleft()]
         first = batch[0]

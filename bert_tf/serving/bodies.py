@@ -36,9 +36,9 @@ COUNTED_BYTES = 1 << 14
 _NUMBERS_PER_FIELD = 8
 _FIXED_SIZES = {1: 8, 5: 4}
 _FIELD = descriptor.FieldDescriptor
-# Decoded values of these types take no more memory than their bytes.
+# Values of these types take no more memory when decoded: do not look inside.
 _FLAT = (_FIELD.CPPTYPE_STRING, _FIELD.CPPTYPE_FLOAT, _FIELD.CPPTYPE_DOUBLE)
-# All bytes of a varint except its last; without them, each integer is a byte.
+# All bytes of a varint but the last: deleting them leaves a byte per integer.
 _WITHOUT_END = bytes(range(128, 256))
 
 
@@ -224,7 +224,7 @@ def count_fields(
     A field of 2 bytes may be decoded to an object of more than 100 bytes.
 
     Raises:
-      RequestError: If there are too many, or `content` is no valid message.
+      RequestError: If there are too many fields, or `content` is no message.
     """
     count = 0
     parts = [(kind, 0, len(content))]

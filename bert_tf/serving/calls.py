@@ -56,7 +56,7 @@ class Call:
     """The computation for a request.
 
     Attributes:
-      inputs: Its inputs, checked.
+      inputs: The inputs of the signature, already checked.
       respond: Builds the response from the outputs by name: a proto, or the
         body for REST. None if there is no client.
     """
@@ -114,7 +114,7 @@ def _examples_call(
     servable: Servable,
     limits: ServeLimits = _LIMITS,
 ) -> Call:
-    """Returns the call for a request of Examples.
+    """Returns the call for a `Classify` or `Regress` request.
 
     The call that `build` makes responds with the `result` field only.
     """

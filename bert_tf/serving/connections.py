@@ -26,7 +26,7 @@ _MAX_STREAMS = 100
 _MAX_PIPELINED = 32
 # Bytes allowed for a request's method and version, and for blank lines.
 _REQUEST_LINE = 1024
-# In bytes; asyncio's 256 KiB would take 1 GiB for 4096 idle connections.
+# Buffer of a connection: asyncio's 256 KiB would take 1 GiB for 4096 clients.
 _TLS_BUFFER = 1 << 14
 
 
@@ -81,14 +81,14 @@ def grpc_options(limits: Limits) -> dict[str, int]:
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # Clients may send 16 MB of metadata until they confirm the limits.
+        # Time to confirm the limits; until then, clients may send 16 MB.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
         # A client that reads no answers replies to no pings, and is cut off.
         "grpc.keepalive_time_ms": header_ms,
         "grpc.keepalive_timeout_ms": 3 * header_ms,
         "grpc.max_concurrent_streams": _MAX_STREAMS,
-        # A flood would use up gRPC's default of 1,000, for honest calls, too.
+        # A flood of calls would use up gRPC's default of 1,000 for all.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
         # Off: the probe would let clients send over 64 kB that nobody has read.
@@ -201,8 +201,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     # The error response, once a request is refused; later data is ignored.
     _refusal: bytes | None = None
     _header_bytes = 0
-    # Bytes since the end of a header or the last part of a body. Limited,
-    # because `on_header` never sees a header line without an end.
+    # Bytes since a header or body part: limits header lines without an end.
     _overhead = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -261,7 +260,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
-            # One read of 256 KiB may have thousands: they would block the loop.
+            # One read may bring thousands, which would block the event loop.
             message = f"A connection has at most {_MAX_PIPELINED} requests."
             self._refusal = _answer("429 Too Many Requests", message)
             raise errors.OverloadError(message)  # Stops the parser.
@@ -364,7 +363,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def _end(self) -> None:
         self._stop_timer()
         if self.pipeline:
-            # Reading pauses until earlier requests are answered, so wait again.
+            # Reading pauses until earlier answers are sent: allow more time.
             self._limit(self.limits.body)
         else:
             self.transport.abort()

@@ -153,7 +153,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._service = service
         self._body_seconds = body_seconds
         self._allow_reload = allow_reload
-        # Timeouts of arriving messages, oldest first: host and connection.
+        # By a message's timeout, oldest first: its host and connection.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
         self._unread: dict[asyncio.Task, tuple[str, str]] = {}
 
@@ -260,7 +260,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             )
             stack.callback(timer.cancel)
             reserved = stack.pop_all()
-            # A callback of `context` would keep the call alive, as a cycle.
+            # A callback of `context` would keep the call alive by a cycle.
             task.add_done_callback(lambda _: reserved.close())
 
 
@@ -357,7 +357,7 @@ class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
 async def _counted(
     service: Service, method: str, context: grpc.aio.ServicerContext
 ) -> AsyncIterator[services.Request]:
-    """Counts a request, and answers it with its error if there is one."""
+    """Counts a request, and sends its error, if any, to the client."""
     try:
         async with service.counted(method) as counted:
             yield counted
@@ -379,7 +379,7 @@ def _reserve_repeated(
 
 
 async def _all(coroutines: Sequence[Coroutine]) -> list:
-    """Returns the results of coroutines; ends all when one fails."""
+    """Returns the results of coroutines; cancels all when one fails."""
     tasks = [asyncio.create_task(x) for x in coroutines]
     try:
         return await asyncio.gather(*tasks)

@@ -100,7 +100,7 @@ def decode_b64(value: Any) -> bytes:
     if not is_b64(value):
         raise _invalid(value, "not formatted correctly for base64 data")
     try:
-        # Not `split`, which could make millions of strings of the parts.
+        # `split` and `join` instead could make millions of strings.
         text = value[_B64].encode("ascii").translate(None, _SPACES)
         padded = text + b"=" * (-len(text) % 4)
         return base64.b64decode(padded, validate=True)

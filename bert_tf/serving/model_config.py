@@ -250,11 +250,11 @@ def check_base_path(
 
 
 def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
-    """Returns paths, sizes and times of a directory's files, if still there."""
+    """Returns path, size and change time of each file in a directory."""
     if paths.is_remote(directory):
         return frozenset(files.remote_files(directory))
     return frozenset(
-        (path, status.st_size, status.st_ctime_ns)  # chmod changes ctime, too.
+        (path, status.st_size, status.st_ctime_ns)  # A chmod changes ctime.
         for path, status in walk(directory)
     )
 

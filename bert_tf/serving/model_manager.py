@@ -298,7 +298,7 @@ class ModelManager:
             return servable
 
     def _check_started(self, model: Model, available: Sequence[int]) -> None:
-        """Raises `UserError` if all versions failed or a label has no version."""
+        """Raises `UserError` if all versions, or one with a label, failed."""
         failed = {
             number: version.error
             for number, version in model.versions.items()
@@ -356,7 +356,7 @@ class ModelManager:
     def _load_chosen(self, model: Model) -> set[int]:
         """Loads the selected versions; returns the numbers of all of them.
 
-        The set is empty if they cannot be read, or the manager stops.
+        The set is empty if versions cannot be read, or the manager stops.
         """
         config = model.config
         try:

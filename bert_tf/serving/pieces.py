@@ -32,14 +32,14 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Stop
 
 _PIECES_PER_BATCH = 4
-# Splits a text to tokenize: before white space, a long word after a character,
-# bytes that are not UTF-8 anywhere. In parts of at most 8 bytes, b"to be or
-# not" becomes b"to be or" and b" not".
+# Splits a text to tokenize: before white space, or else after a character, or
+# else anywhere. In parts of at most 8 bytes, b"to be or not" becomes b"to be
+# or" and b" not".
 _PARTS = re.compile(
     rb"(?s).{1,%d}(?=[ \t\r\n]|\Z)|.{1,%d}(?![\x80-\xbf])|.{1,%d}"
     % ((batching.MAX_CALL_SIZE,) * 3)
 )
-# White space and long words take time and memory, too, so a text has at least a
+# White space and long words take time and memory, too, so count at least a
 # token per 64 bytes, or per 256 bytes for models without `tokenize`.
 _TOKEN_BYTES, _UNKNOWN_TOKEN_BYTES = 64, 256
 
@@ -53,7 +53,7 @@ class PieceScheduler:
     Args:
       scheduler: Computes all calls except the pieces for `lane`.
       lane: Computes pieces that are longer than a call and cannot be split, on
-        one thread. Only these can be stopped.
+        one thread. Only these pieces can be stopped.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class _LargeRequest:
     async def in_pieces(
         self, row_groups: Iterable[np.ndarray]
     ) -> Mapping[str, np.ndarray] | None:
-        """Returns the outputs; None if a piece has another number of rows.
+        """Returns the outputs; None if a piece's outputs lack rows.
 
         Args:
           row_groups: The rows of each piece, <int>[N].

@@ -1,4 +1,4 @@
-"""Precision of an export by its model card, and packed weights for bfloat16."""
+"""Reads the precision of exports, and packs weights if it is bfloat16."""
 
 import os
 

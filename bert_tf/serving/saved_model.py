@@ -146,7 +146,7 @@ class _End:
     """Operations that let another thread end a call of a session.
 
     TensorFlow ends a call if an operation fails. So an assertion waits, without
-    a thread, for a queue's value: True after the outputs, False to end.
+    a thread, for a queue's value: True after the outputs, False ends the call.
     """
 
     def __init__(self, session: tf.compat.v1.Session) -> None:

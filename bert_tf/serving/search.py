@@ -37,7 +37,7 @@ from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 _PAGE = os.path.join(os.path.dirname(__file__), "page", "search.html")
 _TEXTS_PER_CALL = 64
 _COUNT, _MAX_COUNT = 10, 1000
-# A .txt file is read by paragraphs if it has blank lines and no longer line.
+# A .txt file with blank lines is read by paragraphs if no line is longer.
 _WRAPPED = 100
 # If a cached and a new embedding have a smaller cosine, the model has changed.
 _SAME = 0.9999

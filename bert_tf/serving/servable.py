@@ -39,7 +39,7 @@ DTYPES = {
 # Maximum bytes of a call's outputs: attention has a number for each pair of
 # tokens, head and layer, so a few long rows could need gigabytes.
 _MAX_CALL_BYTES = 64 << 20
-# Assumed size of a variable dimension, and bytes of a string.
+# To estimate outputs: the size of a variable dimension, and bytes of a string.
 _LONG_ROW = 512
 _STRING_BYTES = 64
 # Bytes of words and spaces. Any other byte is a token and counts as 4 bytes.

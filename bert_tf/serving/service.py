@@ -313,7 +313,7 @@ def count_rows(value: np.ndarray) -> int:
 def long_rows(
     inputs: Mapping[str, np.ndarray], num_bytes: int
 ) -> Iterator[bytes]:
-    """Yields the text of each row above `num_bytes`; an Example's strings."""
+    """Yields the texts of rows above `num_bytes`; for Examples, strings."""
     columns = [
         x.reshape(len(x), math.prod(x.shape[1:]))
         for x in map(np.atleast_1d, inputs.values())

@@ -32,9 +32,8 @@ _FORMS = {
 class Means:
     """Means of metrics over several steps, for one line of the log.
 
-    The metrics of one step are noisy: its masked-LM accuracy is over a few
-    hundred tokens. Values without sums (the learning rate) come from the last
-    step.
+    Metrics of one step are noisy: masked-LM accuracy is over a few hundred
+    tokens. Values without sums, such as the learning rate, are the last step's.
     """
 
     def __init__(self) -> None:

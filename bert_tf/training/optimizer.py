@@ -46,8 +46,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       num_train_steps: The step at which the rate reaches 0.
       num_warmup_steps: Steps of the warm-up.
       first_step: The step at which the schedule begins, for the second phase of
-        a run: the step count continues, and the other arguments count from
-        there.
+        a run: the step count continues, and other arguments count from there.
       num_decay_steps: The number of last steps, in which the rate decays;
         before, it is constant. None means all steps.
 

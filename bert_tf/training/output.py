@@ -260,9 +260,9 @@ def measured_panels(
 ) -> list[reports.Panel]:
     """Returns the panels for the metrics that fine-tuning measured.
 
-    Each metric of training has a panel, and each metric of several evaluations.
-    Of these, constant metrics are counts, such as SQuAD's `total`, and have no
-    panel, unless all are constant: then all have one.
+    Metrics of training have panels, and so have metrics of evaluations, if
+    there are several. Constant metrics of evaluations, such as the count
+    `total` of SQuAD, have none, unless all are constant.
     """
     panels = [
         panel

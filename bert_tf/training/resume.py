@@ -67,7 +67,7 @@ def describe(
 
 
 def describe_devices(devices: Devices, compiled: str = "") -> dict[str, Any]:
-    """Describes the devices of a run for its checkpoints; JSON values.
+    """Describes the devices of a run as JSON values, for its checkpoints.
 
     `compiled` is `TrainingStep.compiled`, once a step was run.
     """
