@@ -3,8 +3,7 @@
 For each [MASK], such a model predicts every token with its frequency. One in
 five predictions has a token instead of [MASK], the correct one or a random one:
 the rarer this token, the more likely it is correct. The model's loss, the
-frequency line, is the entropy of a predicted token given the token in its
-place.
+frequency line, is the entropy of a predicted token given the input token.
 
 With a vocabulary of 2,000 tokens the line is 5.5. Training reaches it within
 some hundred steps, stays there for millions of tokens, and falls to 4.0 within
@@ -42,7 +41,7 @@ class TextSample(NamedTuple):
 
     Attributes:
       frequency_loss: The frequency line, in nats; nan without predictions.
-      distinct: The number of different records / the number of records.
+      distinct: Different records divided by all records, 1 if all differ.
     """
 
     frequency_loss: float

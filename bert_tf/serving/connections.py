@@ -91,7 +91,7 @@ def grpc_options(limits: Limits) -> dict[str, int]:
         # A flood of calls would use up gRPC's default of 1,000 for all.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
-        # Off: the probe would let clients send over 64 kB that nobody has read.
+        # Off: the probe would let clients send over 64 kB before a read.
         "grpc.http2.bdp_probe": 0,
     }
 
@@ -260,7 +260,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
-            # One read may bring thousands, which would block the event loop.
+            # One read may bring thousands of requests, and block the loop.
             message = f"A connection has at most {_MAX_PIPELINED} requests."
             self._refusal = _answer("429 Too Many Requests", message)
             raise errors.OverloadError(message)  # Stops the parser.

@@ -33,8 +33,8 @@ from bert_tf.serving.servable import Stop
 
 _PIECES_PER_BATCH = 4
 # Splits a text to tokenize: before white space, or else after a character, or
-# else anywhere. In parts of at most 8 bytes, b"to be or not" becomes b"to be
-# or" and b" not".
+# else anywhere. With parts of at most 8 bytes, the text b"to be or not" gives
+# b"to be or" and b" not".
 _PARTS = re.compile(
     rb"(?s).{1,%d}(?=[ \t\r\n]|\Z)|.{1,%d}(?![\x80-\xbf])|.{1,%d}"
     % ((batching.MAX_CALL_SIZE,) * 3)

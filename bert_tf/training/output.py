@@ -260,9 +260,9 @@ def measured_panels(
 ) -> list[reports.Panel]:
     """Returns the panels for the metrics that fine-tuning measured.
 
-    Metrics of training have panels, and so have metrics of evaluations, if
-    there are several. Constant metrics of evaluations, such as the count
-    `total` of SQuAD, have none, unless all are constant.
+    Metrics of training have panels. So have metrics of evaluations, after two
+    or more evaluations, except constant metrics, such as the count `total` of
+    SQuAD. If all of these are constant, all have panels.
     """
     panels = [
         panel
