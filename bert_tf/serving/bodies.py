@@ -22,7 +22,7 @@ from bert_tf.serving import errors
 LARGE_BYTES = 1 << 17
 # Memory for all large bodies at once, in units of --max_request_bytes.
 _MAX_LARGEST_BODIES = 16
-# Memory of an answer as an array and as text, in multiples of the array.
+# An answer's array and JSON text together take this many times the array.
 ANSWER_COPIES = 4
 _MARKS = b'"[]{},'
 _NO_MARKS = bytes(set(range(256)) - set(_MARKS))

@@ -63,7 +63,7 @@ def report(name: str, version: int, directory: str) -> None:
 def _newest(model: ModelConfig) -> str | None:
     """Returns the precision of the newest version to serve, if there is one."""
     if paths.is_remote(model.base_path):
-        return None  # Reading it needs TensorFlow, not imported yet.
+        return None  # Reading it needs TensorFlow, which is not imported yet.
     try:
         versions = model_config.find_versions(model.base_path)
     except (OSError, ValueError):

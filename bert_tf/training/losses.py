@@ -36,8 +36,8 @@ SLOPES = "slopes"
 
 def overwrites_logits() -> bool:
     """Returns whether the masked-LM loss reuses the memory of the logits."""
-    # Accelerators fuse `compared_cross_entropy`, and it is deterministic there;
-    # their kernel of the raw operation is not.
+    # Accelerators use `compared_cross_entropy`: it is fused and deterministic
+    # there, unlike their kernel of the raw operation.
     return not any(map(tf.config.list_logical_devices, ("GPU", "TPU")))
 
 

@@ -405,7 +405,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
 
 _PRESETS: dict[str, dict[str, Any]] = {
     "bert_adam": {},
-    # The epsilon of PyTorch and Optax.
+    # AdamW has this epsilon in PyTorch and Optax.
     "adamw": {"bias_correction": True, "epsilon": 1e-8},
     "lamb": {"bias_correction": True, "trust_ratio": True},
 }

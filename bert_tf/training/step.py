@@ -157,7 +157,8 @@ class TrainingStep:
         self._compilation.check(self._num_devices)
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
-        # Sizes of the micro-batch: by the flags, and after memory ran out.
+        # The micro-batch of the flags, and the smaller one since memory ran
+        # out.
         self._halved: tuple[int, int] | None = None
         self.loss_scale = None
         with strategy.scope():
@@ -556,7 +557,7 @@ def explain_out_of_memory(
 
 def _slice(value, start, size):
     """Returns `size` rows with a static size."""
-    # For value[start : start + size] XLA would not know the size.
+    # XLA would not know the size of value[start : start + size].
     shape = tf.shape(value)
     rest = tf.zeros_like(shape[1:])
     part = tf.slice(

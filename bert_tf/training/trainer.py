@@ -329,7 +329,7 @@ class Trainer(abc.ABC):
         return {}
 
     def _checkpoint_is_due(self, step: int) -> bool:
-        """Returns whether to save; only the chief's clock has an effect."""
+        """Returns whether to save; only the chief's result has an effect."""
         every = self._flags.save_checkpoints_steps
         limit = self._flags.save_checkpoints_secs
         if step % every == 0 or step == self._config.last_step:
@@ -413,7 +413,7 @@ class Trainer(abc.ABC):
         self._close_log()
 
     def write_held_out(self, step: int, results: Mapping[str, float]) -> None:
-        """Writes a line of scores, between lines of metrics."""
+        """Writes held-out scores as a line of the metrics file."""
         self._open_log()
         if self._log is not None:
             with self._attempting():

@@ -87,7 +87,7 @@ def choose(flag: str, kind: str, deterministic: bool = False) -> str:
 def max_lengths(
     flag: str, kind: str, deterministic: bool, num_length_buckets: int
 ) -> int:
-    """Returns the maximum number of lengths of batches; 0 means any number."""
+    """Returns how many lengths batches may have; 0 means any number."""
     if num_length_buckets or choose(flag, kind, deterministic) != STEP:
         return 0
     terminal.detail(
