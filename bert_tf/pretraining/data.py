@@ -35,10 +35,10 @@ from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import unpad as unpadding
 
-# Small models that read their text more often get worse on other text
+# With more readings of its text, a run logs a warning: small models overfit
 # (Muennighoff et al. 2023, "Scaling data-constrained language models").
 _MOST_READINGS = 50
-# Batches to estimate the share of padding from.
+# The share of padding is estimated from this number of batches.
 _SAMPLED_BATCHES = 8
 _UNKNOWN_ID = "The records hold a token id that a model with"
 
@@ -86,10 +86,10 @@ def _with_vocab_size(
 ) -> BertConfig:
     """Returns the configuration with the size of the vocabulary.
 
-    Only the vocab_size of a recipe changes; the user's own file is kept.
+    Changes only the vocab_size of a recipe, not of a user's own file.
 
     Raises:
-      UserError: If the user's own configuration has fewer rows.
+      UserError: If the user's own configuration has a smaller vocab_size.
     """
     path, size = config.bert_config_file, len(vocabulary)
     if paths.resolve_config(path) == path or size == bert_config.vocab_size:
@@ -197,7 +197,7 @@ def find_predictions(
     manifest: Manifest | None,
     default: int = DEFAULT_PREDICTIONS,
 ) -> int:
-    """Returns the predictions per record, which the manifest states.
+    """Returns the number of predictions per record, by manifest or flag.
 
     Args:
       flag: --max_predictions_per_seq, None if it is not given.
@@ -239,7 +239,7 @@ def _warn_of_cut(config: Flags, manifest: Manifest | None) -> None:
 def warn_of_little_text(
     config: Flags, manifest: Manifest, step: int = 0
 ) -> None:
-    """Warns if the rest of a run reads the same text too often to learn."""
+    """Warns if the rest of a run reads its text too often to learn from it."""
     duplicates = manifest.flags.get("dupe_factor")
     counts = RecordCounts.from_dict(manifest.counts)
     if not duplicates or not counts.num_instances:
@@ -353,7 +353,7 @@ def check_ids(dataset: tf.data.Dataset, vocab_size: int) -> tf.data.Dataset:
 
 
 def share_of_tokens(source: PretrainingInput, step: int) -> float:
-    """Returns the share of tokens among the positions of some batches."""
+    """Returns the share of positions in some batches that are not padding."""
     dataset = source.dataset(step * source.batch_size).take(_SAMPLED_BATCHES)
     return float(np.mean([batch[INPUT_MASK.name] for batch in dataset]))
 
@@ -394,7 +394,7 @@ def read_from(
       plan: How a batch is split.
       devices: The devices.
       vocab_size: Rows of the model's embeddings.
-      unpad: Whether to add indices of tokens, so padding is not computed.
+      unpad: Whether to add indices of tokens, so that padding is left out.
     """
 
     def read_rows(first_row: int, num_rows: int) -> tf.data.Dataset:

@@ -16,8 +16,8 @@ from bert_tf.io import progress
 from bert_tf.training import losses
 from bert_tf.training import unpad as unpadding
 
-# Batches of an evaluation during training. The pause after it has at least this
-# many seconds and this many times its duration, so it costs below 3%.
+# An evaluation during training has 64 batches. The pause after it lasts at
+# least 150 seconds, and 40 times its duration, so it costs below 3%.
 HELD_OUT_BATCHES = 64
 _SECONDS_BETWEEN = 150.0
 _TIMES_ITS_COST = 40.0
@@ -48,7 +48,7 @@ def build_evaluation(
     equal weight (Table 6). Records with more predictions thus count more. For a
     left-to-right model it is the perplexity of the next token.
     `masked_lm_perplexity_error` is the standard error of the perplexity, as if
-    batches were drawn independently: similar text would change it by as much.
+    batches were independent: similar text would change it by about as much.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
     all its batches count, and the strategy is the current one. With `unpad`
@@ -130,7 +130,7 @@ class HeldOut:
     _due: float = 0.0
 
     def start(self) -> None:
-        """Starts the clock, so that the first score is not of new weights."""
+        """Starts the first pause, because scores of new weights are useless."""
         self._due = time.monotonic() + _SECONDS_BETWEEN
 
     @property

@@ -1,9 +1,9 @@
 """The plateau of pretraining: a model that has learned only token frequencies.
 
-Such a model gives each [MASK] the frequencies of all tokens. One prediction in
-five has a token in place of [MASK], the correct one or a random one: the rarer
-this token, the more likely it is correct. The loss of this model, the entropy
-of a predicted token given what stands in its place, is the frequency line here.
+For each [MASK], such a model predicts every token with its frequency. One in
+five predictions has a token instead of [MASK], the correct one or a random one:
+the rarer this token, the more likely it is correct. The model's loss, the
+frequency line, is the entropy of a predicted token given the input token.
 
 With a vocabulary of 2,000 tokens the line is 5.5. Training reaches it within
 some hundred steps, stays there for millions of tokens, and falls to 4.0 within
@@ -21,7 +21,7 @@ import numpy as np
 from bert_tf.flags.options import Flags
 from bert_tf.text import masking
 
-# The estimate of an entropy needs many tokens; more take longer to read.
+# Predictions to read: fewer estimate an entropy badly, more take longer.
 _PREDICTIONS = 200_000
 # If loss / frequency line is at least this, the model is on the plateau.
 _ON_PLATEAU = 0.98
@@ -30,9 +30,9 @@ _AVERAGED_STEPS = 50
 # A healthy run leaves the plateau after 10 million tokens: wait for twice that.
 _PATIENCE_TOKENS = 20e6
 _PATIENCE_SHARE = 0.2
-# Without bias correction updates are too large for about this many steps.
+# Without Adam's bias correction, about this many first updates are too large.
 _UNCORRECTED_STEPS = 1000
-# A peak rate that learns is this / width: 2e-3 at a width of 128.
+# A good peak learning rate is _RATE / hidden size: 2e-3 for 128.
 _RATE = 0.25
 
 
@@ -40,8 +40,8 @@ class TextSample(NamedTuple):
     """Properties of the data, from some of the records.
 
     Attributes:
-      frequency_loss: The line in nats per token; nan without predictions.
-      distinct: The share of the records that differ from all others.
+      frequency_loss: The frequency line, in nats; nan without predictions.
+      distinct: Different records divided by all records, 1 if all differ.
     """
 
     frequency_loss: float
@@ -53,12 +53,13 @@ def sample(
     vocab_size: int,
     left_to_right: bool = False,
 ) -> TextSample:
-    """Reads about 200,000 predicted tokens.
+    """Returns properties of records with about 200,000 predictions.
 
     Args:
       batches: Batches of `bert_tf.features.PRETRAINING`, [B, ...] each.
-      vocab_size: The number of tokens; random tokens are any of these.
-      left_to_right: Whether every token is predicted without being seen.
+      vocab_size: The number of tokens that a random token is drawn from.
+      left_to_right: Whether the model reads left to right: no predicted token
+        is visible, so all count as masked.
     """
     counts = np.zeros(vocab_size, np.int64)
     replacements = np.zeros(vocab_size, np.int64)
@@ -82,7 +83,7 @@ def sample(
     masked = 1.0
     replaced = replacements.sum() / total
     if not left_to_right:
-        masked = replacements.max() / total  # [MASK] is the most frequent.
+        masked = replacements.max() / total  # The most frequent is [MASK].
     loss = frequency_loss(
         counts, masked, 1.0 - replaced, max(replaced - masked, 0.0)
     )
@@ -92,21 +93,21 @@ def sample(
 def frequency_loss(
     counts: np.ndarray, masked: float, same: float, random: float
 ) -> float:
-    """Returns the entropy of a token given what stands in its place, in nats.
+    """Returns the entropy of a token given the token in its place, in nats.
 
-    Let p be the frequencies of n tokens. The model sees x with probability
-    `same` p(x) where x is correct, and with `random` p(y) / n where y is. So if
-    it sees x, y is correct with `random` p(y) / (n `same` p(x) + `random`), and
-    x itself with the rest.
+    Let p be the frequencies of n tokens. With probability `same` p(x), the
+    model sees a correct token x; with `random` p(y) / n, it sees x but y is
+    correct. So if it sees x, the probability of y is `random` p(y) / (n `same`
+    p(x) + `random`), and x has the rest.
 
-    The entropy of N draws of k different tokens is too small by (k - 1) / 2N
+    The entropy estimated from N draws of k tokens is too small by (k - 1) / 2N
     (Miller 1955, "Note on the bias of information estimates").
 
     Args:
       counts: <int64>[n], how often each token is predicted.
-      masked: The share of predictions with [MASK] in their place.
-      same: The share with the token itself.
-      random: The share with a random token.
+      masked: The share of predictions whose input token is [MASK].
+      same: The share whose input token is the correct one.
+      random: The share whose input token is a random one.
     """
     p = counts / counts.sum()
     is_there = p > 0
@@ -133,8 +134,8 @@ class Watch:
       config: The flags of run/pretrain.py.
       text: The sample of its records.
       width: `hidden_size` of the model.
-      step: Steps done before.
-      tokens: Tokens of these steps, if known; batches may have changed since.
+      step: Steps done before this process.
+      tokens: Tokens of these steps; None assumes the batches of the flags.
     """
 
     def __init__(
@@ -165,25 +166,25 @@ class Watch:
         self._has_warned = False
 
     def add(self, masked_lm_loss: float, num_steps: int) -> None:
-        """Takes the mean loss of some steps."""
+        """Updates the average with the mean loss of `num_steps` steps."""
         share = 1 - math.exp(-num_steps / _AVERAGED_STEPS)
         self._weight += share * (1 - self._weight)
-        # Divided by the weight, the loss of a short run is a mean over steps.
+        # Divide by the weight, so that the average does not begin near 0.
         self._loss += share / self._weight * (masked_lm_loss - self._loss)
 
     def add_held_out(self, masked_lm_loss: float) -> None:
-        """Takes the loss on held-out records."""
+        """Stores the loss on held-out records."""
         self._held_out = masked_lm_loss
-        # Compare now: later the training loss may be a better model's.
+        # Compare now: later training losses are those of a better model.
         has_left = self._has_left(self._loss)
         self._remembers = has_left and not self._has_left(masked_lm_loss)
 
     def tokens(self, step: int) -> int:
-        """Returns the positions, padding included, of the steps done."""
+        """Returns how many positions were read up to a step, with padding."""
         return self._tokens + (step - self._step) * self._tokens_per_step
 
     def describe(self) -> str:
-        """Returns a sentence that compares line and loss, or ""."""
+        """Returns a text that compares loss and frequency line, or ""."""
         if math.isnan(self.line) or not self._weight:
             return ""
         has_left = self._has_left(self._loss)
@@ -195,7 +196,7 @@ class Watch:
         )
 
     def warning(self, step: int) -> str | None:
-        """Returns a warning with its cause, once, if there is reason for it."""
+        """Returns a warning that names the cause, at most once, or None."""
         last_step = self._config.num_train_steps
         is_late = (
             self.tokens(step) >= _PATIENCE_TOKENS

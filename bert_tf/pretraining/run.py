@@ -49,7 +49,7 @@ from bert_tf.training.trainer import TrainerConfig
 from bert_tf.training.xla import Compilation
 
 EVAL_RESULTS_FILE = "eval_results.txt"
-# More tokens at once make a device hardly faster, but take more memory.
+# Tokens per micro-batch: more are hardly faster, but take more memory.
 _TOKENS_AT_ONCE = {"CPU": 1 << 12, "GPU": 1 << 15, "TPU": 1 << 15}
 # Without the next-sentence task, these weights keep their initial values.
 _NEXT_SENTENCE_PARTS = ("bert/pooler/", "cls/seq_relationship/")
@@ -121,7 +121,7 @@ class _PretrainingTrainer(Trainer):
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
         config = self._flags
         resume_checks.log_start(config, checkpoint)
-        # Nothing is written before, so all workers read the same checkpoints.
+        # Nothing is written yet, so all workers have read the same checkpoints.
         self.coordinator.agree(
             resume_checks.describe_for_workers(
                 config, self.identity, checkpoint
@@ -147,12 +147,12 @@ class _PretrainingTrainer(Trainer):
         config = self._flags
         metadata = checkpoint.metadata if checkpoint else {}
         self._earlier_devices = metadata.get("devices", {})
-        if not self._is_new_phase:  # New records: the choice is made again.
+        if not self._is_new_phase:  # New records need a new choice.
             self._unpad = metadata.get("unpad")
         self._start = metadata.get("initial_weights", {})
         self._tokens_before = metadata.get("tokens_seen")
         if config.do_eval:
-            # Errors in the evaluation data are raised before training.
+            # Read it now, so that errors in the data come before training.
             self._eval_input = pretraining_input.build_evaluation_input(
                 config,
                 metadata.get("vocabulary_hash")
@@ -176,7 +176,7 @@ class _PretrainingTrainer(Trainer):
             config,
             self._data.bert_config,
             self.devices,
-            # The previous phase had another length, so its size does not fit.
+            # A new phase has another length, so the old size does not fit.
             0 if self._is_new_phase else metadata.get("micro_batch_size", 0),
         )
         schedule = TrainerConfig(
@@ -404,7 +404,7 @@ class _PretrainingTrainer(Trainer):
             if self.checkpoints.step is None:
                 self._fill_in_before(source)
         if self._flags.eval_input_file and self._eval_input:
-            # With fewer batches than its peers, a worker would wait forever.
+            # Check: a worker with fewer batches than others would wait forever.
             pretraining_input.agree(self._eval_input, self.devices)
             self._held_out = evaluation.HeldOut(
                 self._build_evaluation(evaluation.HELD_OUT_BATCHES, False)
@@ -412,7 +412,7 @@ class _PretrainingTrainer(Trainer):
             self._held_out.start()
 
     def _fill_in_before(self, source: PretrainingInput) -> None:
-        """Fills in sentences of held-out records, or else of the training's."""
+        """Fills in sentences, of held-out records if there are any."""
         config, data, found = self._flags, self._data, []
         if config.eval_input_file and self._eval_input:
             source = self._eval_input
@@ -451,11 +451,11 @@ class _PretrainingTrainer(Trainer):
             logging.warning("%s", errors.name_programs(warning))
 
     def _choose_unpad(self, is_faster: Callable[[], bool]) -> None:
-        """Chooses whether to leave padding out, or keeps the choice."""
+        """Chooses whether to leave padding out, or keeps the run's choice."""
         chosen = unpadding.choose(
             self._flags.unpad, self.devices.kind, is_faster, self._unpad
         )
-        # Workers may have sampled other records, so the chief decides for all.
+        # Workers may sample different records, so the chief decides for all.
         self._unpad = self.coordinator.from_chief(chosen)
 
     def _describe_devices(self) -> dict[str, Any]:
@@ -478,7 +478,7 @@ class _PretrainingTrainer(Trainer):
         config, source = self._flags, self._eval_input
         if not self.step and not config.init_checkpoint:
             logging.info("The model to evaluate is new and untrained.")
-        # Without a choice of training, padding is computed.
+        # If training has not chosen, compute padding.
         self._choose_unpad(lambda: False)
         vocab_size = self._data.bert_config.vocab_size
         with pretraining_input.reading(source, self.devices, vocab_size):
@@ -600,14 +600,14 @@ def _plan(
     """Splits a step over replicas and micro-batches."""
     batch_size = config.train_batch_size
     num_replicas = devices.strategy.num_replicas_in_sync
-    # Accumulated batches are never computed at once: they bound a micro-batch.
+    # A micro-batch has at most the rows of one of the accumulated batches.
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
         most = _TOKENS_AT_ONCE[devices.kind] // config.max_seq_length
         sizes = range(1, max(1, min(whole, most)) + 1)
         # Too large a size is no error: `TrainingStep.recover` halves it.
         micro = max(size for size in sizes if whole % size == 0)
-        # Another size than before the interruption would round differently.
+        # Keep the size of the interrupted run: another would round differently.
         if preferred_micro_batch and whole % preferred_micro_batch == 0:
             micro = preferred_micro_batch
     else:

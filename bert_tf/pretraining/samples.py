@@ -25,12 +25,12 @@ from bert_tf.text.vocabulary import Vocabulary
 
 FILE = "masked_words.json"
 _COUNT, _WORDS_SHOWN = 5, 3
-# Limits on the tokens of a sentence, because records are cut anywhere.
+# Limits on the tokens of a sentence, because records cut sentences anywhere.
 _FEWEST, _MOST = 8, 25
 
 
 def choose(dataset: tf.data.Dataset, vocabulary: Vocabulary) -> list[Any]:
-    """Returns the first sentences of records, with different masked words."""
+    """Returns the first suitable sentences, each with another masked word."""
     found: dict[str, Any] = {}
     for batch in dataset.take(50).as_numpy_iterator():
         is_masked = batch["masked_lm_weights"] > 0
@@ -58,8 +58,8 @@ def choose(dataset: tf.data.Dataset, vocabulary: Vocabulary) -> list[Any]:
 
 
 def _find_window(tokens: Sequence[str], i: int) -> tuple[int, int]:
-    """Returns the bounds of the words around token i; i, i if i is no word."""
-    # M, because vowels of some scripts are marks.
+    """Returns the bounds of the words around token i; i, i if it is no word."""
+    # Marks ("M") count, because they are vowels in some scripts.
     is_word = all(unicodedata.category(x)[0] in "LM" for x in tokens[i])
     if not is_word or tokens[i + 1].startswith(CONTINUATION):
         return i, i
@@ -82,11 +82,11 @@ def fill_in(
     model: keras.Model,
     chosen: list[Any] | None = None,
 ) -> None:
-    """Writes the most likely words, as "before" if samples are `chosen`."""
+    """Writes the likeliest words, as "before" if `chosen`, else as "after"."""
     path = os.path.join(output_dir, FILE)
     samples = _read(path) if chosen is None else chosen
     if not samples or vocabulary is None:
-        # A killed run may have left the samples of other records.
+        # Remove the samples of other records that a killed run may have left.
         files.remove(path)
         return
     rows = [x["input_ids"] for x in samples]
@@ -95,7 +95,7 @@ def fill_in(
     ids = tf.ragged.constant(rows, tf.int32, ragged_rank=1)
     inputs = packing.pack(ids, None, longest, vocabulary)
     inputs["masked_lm_positions"] = tf.constant(columns)
-    # In a function: eagerly, each compiled chain would count as traced again.
+    # Call it in a function: eager calls count as retracing of each chain.
     outputs = tf.function(lambda: model(inputs), autograph=False)()
     probs = tf.nn.softmax(tf.cast(outputs["masked_lm_logits"][:, 0], "float32"))
     probs = masking.without_blank_rows(probs, vocabulary)
@@ -114,7 +114,7 @@ def _read(path: str) -> list[Any]:
 
 
 def describe(output_dir: str) -> list[str]:
-    """Returns each sentence of a run with its words, in lines."""
+    """Returns one text per sentence, with its masked word and predictions."""
     return [
         f"{x['text']}\n  in text: {x['word']}"
         f"\n  before:  {'  '.join(x['before'])}"

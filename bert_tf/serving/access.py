@@ -32,7 +32,7 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import model_config
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
-# A header is echoed in errors up to this length.
+# Error messages quote at most this many characters of a header.
 _MAX_ECHO = 200
 
 _KEY = re.compile(r"[!-~]{16,512}")
@@ -40,14 +40,14 @@ _REFUSAL = (
     "Send one of the server's API keys as the header \"authorization: Bearer "
     'KEY" (--api_key_file).'
 )
-# With --health_without_key, these paths and this method need no key.
+# With --health_without_key, these REST paths and this gRPC method need no key.
 _HEALTH_PATH = re.compile(
     "/readyz|/metrics|/monitoring/prometheus/metrics|"
     r"/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?"
 )
 _HEALTH_METHOD = "/tensorflow.serving.ModelService/GetModelStatus"
-# The page loads only its own files and calls only its own server; text from
-# users never runs or loads anything.
+# Allows the web page to load only this server's files and to call only this
+# server, so that text from users can neither run nor load anything.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -93,13 +93,13 @@ class AccessMiddleware:
 
     Adds `_HEADERS` to all responses.
 
-    In a browser, any web page can send requests to this machine. If a page's
-    own host name resolves to this machine, `Host` has that name. For any other
-    page, `Origin` or `Sec-Fetch-Site` names a foreign page: then only GET and
-    HEAD are allowed, because the page cannot read the answers.
+    Browsers let foreign web pages send requests to this server. If a page has
+    made its own host name resolve to this machine, `Host` has that name, and is
+    refused. Any other page is named by `Origin` or `Sec-Fetch-Site`: it may
+    send GET and HEAD, because the browser hides the answers from the page.
 
     Args:
-      hosts: The names in `Host` that are answered; None for any.
+      hosts: The names that `Host` may have; None for any.
       keys: The API keys; None if requests need no key.
       health_without_key: True if health and metrics need no key.
     """
@@ -150,7 +150,7 @@ class AccessMiddleware:
         return responses.JSONResponse(
             {"error": _REFUSAL},
             401,
-            # With this header, browsers show users of the page a prompt.
+            # With this header, browsers ask users of the page for the key.
             {"WWW-Authenticate": 'Bearer, Basic realm="API key"'},
         )
 
@@ -168,7 +168,7 @@ def _is_foreign(headers: datastructures.Headers) -> bool:
     if headers.get("sec-fetch-site", "").lower() == "cross-site":
         return True
     hosts = {host.lower() for host in headers.getlist("host")}
-    # A proxy may end TLS, so schemes are not compared.
+    # Compare without the scheme, because a proxy may turn https into http.
     return any(
         {origin.lower().partition("://")[2]} != hosts
         for origin in headers.getlist("origin")
@@ -304,7 +304,7 @@ class KeysInterceptor(grpc.aio.ServerInterceptor):
         async def refuse(_, context: grpc.aio.ServicerContext):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
 
-        # Not a unary handler, which would first wait for the message.
+        # A unary handler would first wait for the call's message.
         return grpc.stream_unary_rpc_method_handler(refuse)
 
 
@@ -317,7 +317,7 @@ class Tls:
 
 
 def check(config: ServeConfig) -> None:
-    """Reads the flags' files, so that errors come before minutes of startup."""
+    """Reads the files of the flags, so that errors precede a long startup."""
     read_tls(config)
     if config.api_key_file:
         ApiKeys(config.api_key_file)
@@ -408,7 +408,7 @@ def _bytes(path: str) -> bytes:
 
 
 def _credentials_of(path: str) -> grpc.ServerCredentials:
-    """Returns the credentials in a text file of SSLConfig."""
+    """Returns the credentials in a text file with an `SSLConfig` proto."""
     config = model_config.new_message(
         "SSLConfig",
         server_key="string",

@@ -1,8 +1,8 @@
 """Batch scheduler: runs requests on threads and merges their rows.
 
-As in TensorFlow Serving's shared batch scheduler, requests wait in queues, one
-queue per kind of request that may be merged, and a free thread takes as many
-rows as fit. Without a timeout no request waits while a thread is free, so the
+As in TensorFlow Serving's shared batch scheduler, requests wait in queues, and
+a free thread takes as many rows of a queue as fit. Only requests of one queue
+are merged. Without a timeout no request waits while a thread is free, so the
 batch size follows the load.
 """
 
@@ -29,15 +29,15 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import Stop
 
-# Characters or numbers in the inputs of a call, about 4,000 tokens. Longer
+# Maximum characters and numbers in a merged call, about 4,000 tokens. Longer
 # calls are no faster per token, and delay requests that arrive during a call.
 MAX_CALL_SIZE = 1 << 14
-# Only half of the threads run longer calls, so short requests get a thread.
+# At most half of the threads run larger calls, so short requests get a thread.
 PIECE_SIZE = MAX_CALL_SIZE // 4
 # For every 10,000 characters above PIECE_SIZE, a task ranks as if it came a
 # second later: shorter tasks run first, but a long one does not wait forever.
 _SIZE_PER_SECOND = 10_000
-# A failed batch of fewer requests is not halved: its requests run alone.
+# If a batch of fewer requests fails, it is not halved: its requests run alone.
 _MIN_SPLIT = 4
 
 
@@ -48,7 +48,7 @@ class BatchingOptions:
     Attributes:
       max_batch_size: Maximum number of rows in a batch. A request with more
         rows is split (bert_tf.serving.pieces).
-      batch_timeout_micros: Time that a request may wait for others while a
+      batch_timeout_micros: Time that a request may wait for more rows while a
         thread is free, in microseconds.
       max_enqueued_batches: Number of full batches that may wait for each
         signature; 0 means any number.
@@ -98,10 +98,10 @@ class Task:
     Attributes:
       servable: The model version, acquired by the creator of the task.
       future: Receives the outputs by name, or the error.
-      is_piece: True for a piece of a large request that was admitted. A piece
-        may exceed the queue's limit, and is never merged.
-      on_end: Called in the event loop when no thread computes the task or ever
-        will. A cancelled task without `stop` may be computed to its end first.
+      is_piece: True for a part of a split request. The whole request was
+        admitted, so a part may exceed the queue's limit; it is never merged.
+      on_end: Called in the event loop when the computation has ended, or will
+        not start. Without `stop`, cancelling does not end a computation.
       stop: Ends its computation when the task is cancelled.
       num_rows: Rows of the inputs; 0 if the request must run alone.
       size: Characters and numbers in the inputs.
@@ -131,7 +131,7 @@ class Task:
         return self.queued_at + delay
 
     def signature_key(self) -> Hashable:
-        """Returns the key of the queue limit."""
+        """Returns the signature's key; its queues share one limit."""
         return id(self.servable), self.signature.name
 
     def key(self) -> Hashable:
@@ -168,7 +168,8 @@ class BatchScheduler:
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
-        # Requests run alone if a merged call did not return a row for each row.
+        # Signatures, by model and version, whose merged call did not return one
+        # output row per input row; their requests run alone from then on.
         self._unmergeable = set()
         self._num_long = 0  # Running calls above `PIECE_SIZE`.
         self._threads = [
@@ -338,7 +339,7 @@ class BatchScheduler:
         return first.queued_at + self._options.batch_timeout_micros / 1e6
 
     def _take(self, key: Hashable, max_size: int) -> list[Task]:
-        """Removes the first task of a queue and the next ones that fit."""
+        """Removes and returns the first tasks of a queue that fit in a call."""
         queue = self._queues[key]
         batch = [queue.popleft()]
         first = batch[0]
@@ -385,7 +386,7 @@ class BatchScheduler:
         return [outcomes.get(id(task)) for task in tasks]
 
     def _outcomes(self, tasks: Sequence[Task]) -> dict[int, object]:
-        """Returns the outputs or the error by the task's id."""
+        """Returns the outputs or the error of each task, by `id(task)`."""
         outcomes = self._run_merged(tasks) if len(tasks) > 1 else {}
         if outcomes:
             return outcomes
@@ -408,7 +409,7 @@ class BatchScheduler:
         return outputs
 
     def _run_merged(self, tasks: Sequence[Task]) -> dict[int, object]:
-        """Returns the outputs by the task's id; empty if the batch failed."""
+        """Returns outputs by `id(task)`; an empty dict if the batch failed."""
         first = tasks[0]
         inputs = {
             name: np.concatenate([task.inputs[name] for task in tasks])

@@ -1,4 +1,4 @@
-"""Bodies of requests: their size, gzip, JSON structure and protos' fields.
+"""Checks of request bodies: size, gzip, JSON structure, fields of protos.
 
 A few bytes may cause a lot of work and memory, so all limits are checked before
 a body is parsed.
@@ -22,23 +22,23 @@ from bert_tf.serving import errors
 LARGE_BYTES = 1 << 17
 # Memory for all large bodies at once, in units of --max_request_bytes.
 _MAX_LARGEST_BODIES = 16
-# Memory of an answer's numbers and its text, in units of the numbers' bytes.
+# An answer's array and JSON text together take this many times the array.
 ANSWER_COPIES = 4
 _MARKS = b'"[]{},'
 _NO_MARKS = bytes(set(range(256)) - set(_MARKS))
 _CHUNK = 1 << 20
-# Python's memory for a string without its characters and its 8-byte reference.
+# Python's memory for a string object, not counting characters and references.
 _STRING_BYTES = 56
 NO_PROTO = "The message is not a valid proto."
-# Smaller messages have too few fields to fill the memory, so none is counted.
+# Fields of smaller messages are not counted: too few to fill the memory.
 COUNTED_BYTES = 1 << 14
-# Packed integers take more memory than bytes, so this many count as a field.
+# Each 8 packed integers count as a field, as they take more memory than bytes.
 _NUMBERS_PER_FIELD = 8
 _FIXED_SIZES = {1: 8, 5: 4}
 _FIELD = descriptor.FieldDescriptor
-# Contents of these fields take no more memory than their bytes.
+# Values of these types take no more memory when decoded: do not look inside.
 _FLAT = (_FIELD.CPPTYPE_STRING, _FIELD.CPPTYPE_FLOAT, _FIELD.CPPTYPE_DOUBLE)
-# Bytes that do not end a varint: without them, each integer is one byte.
+# All bytes of a varint but the last: deleting them leaves a byte per integer.
 _WITHOUT_END = bytes(range(128, 256))
 
 
@@ -50,7 +50,7 @@ def _table(dtype: type, **values: int) -> np.ndarray:
 
 
 _STEPS = _table(np.int8, **{"[": 1, "{": 1, "]": -1, "}": -1})
-# Python's memory for a value. A string takes 64 bytes, half for each quote.
+# Python's memory for a JSON value: 64 bytes for a string, 32 for each quote.
 _COSTS = _table(np.int32, **{"[": 64, "{": 64, '"': 32, ",": 16})
 
 
@@ -70,7 +70,7 @@ class Bodies:
 
     @contextlib.contextmanager
     def room(self) -> Iterator[Callable[[int], None]]:
-        """Yields a function that reserves bytes until the request ends.
+        """Yields a function that reserves bytes until the `with` block ends.
 
         The function raises `RequestError` if too many are reserved already.
         """
@@ -126,19 +126,19 @@ class Bodies:
 
 
 def gunzip(body: bytes, max_bytes: int) -> bytes:
-    """Returns the contents of a gzip file, at most one byte above the limit.
+    """Returns the contents of a gzip file, cut after `max_bytes + 1` bytes.
 
     Raises:
       RequestError: If the body is not one whole gzip file.
     """
     file = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
-        # An extra byte shows that the limit is exceeded, and lets zlib read
-        # the trailer, without which it does not report the end.
+        # The extra byte shows that the limit is exceeded. If it is not, zlib
+        # reads on to the trailer, and only then sets `file.eof`.
         contents = file.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise errors.invalid(f"The body is not gzip: {error}") from error
-    # Refuse more members: reading thousands of tiny members would take seconds.
+    # Refuse further members: thousands of tiny ones would take seconds.
     if len(contents) <= max_bytes and (not file.eof or file.unused_data):
         raise errors.invalid("The body is not a gzip file of one member.")
     return contents
@@ -208,7 +208,7 @@ def check_response(num_bytes: int, limits: ServeLimits) -> None:
 
 @functools.cache
 def _kinds(kind: descriptor.Descriptor) -> dict:
-    """Returns the submessage types by field number; None for integers."""
+    """Returns message types by field number, None for a field of integers."""
     return {
         field.number: field.message_type
         for field in kind.fields
@@ -221,10 +221,10 @@ def count_fields(
 ) -> int:
     """Returns the number of fields of a serialized message, at all depths.
 
-    A field of 2 bytes may become an object of more than 100 bytes.
+    A field of 2 bytes may be decoded to an object of more than 100 bytes.
 
     Raises:
-      RequestError: If there are too many, or it is not a message.
+      RequestError: If there are too many fields, or `content` is no message.
     """
     count = 0
     parts = [(kind, 0, len(content))]
@@ -263,7 +263,7 @@ def count_fields(
                     ends = len(numbers.translate(None, _WITHOUT_END))
                     count += ends // _NUMBERS_PER_FIELD
             elif wire_type not in _FIXED_SIZES and wire_type != 2:
-                raise errors.invalid(NO_PROTO)  # No message has groups.
+                raise errors.invalid(NO_PROTO)  # No proto has groups.
             position += size
             if count > limits.max_message_fields:
                 flag, subject = "max_message_fields", "The message"

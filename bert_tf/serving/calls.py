@@ -1,7 +1,7 @@
 """Requests of `PredictionService` as `Call`s, for REST and gRPC.
 
-A `Call` holds the signature and inputs to compute and builds the response. All
-functions raise `RequestError` for a request that the model cannot answer.
+A `Call` has a signature and its inputs, and turns the outputs into a response.
+All functions raise `RequestError` for a request that the model cannot answer.
 Rules and error messages are TensorFlow Serving's (predict_util.cc,
 classifier.cc, regressor.cc, multi_inference.cc), also in warmup files.
 """
@@ -45,7 +45,7 @@ WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 _MAX_WARMUP_RECORDS = 1000
 _LIMITS = ServeLimits()
 
-# TensorFlow's memory for a string without its characters, in bytes.
+# TensorFlow's memory for a string besides its characters, in bytes.
 _STRING_BYTES = 24
 _PART = 1 << 16
 _MAX_RANK = 32
@@ -56,7 +56,7 @@ class Call:
     """The computation for a request.
 
     Attributes:
-      inputs: Its inputs, checked.
+      inputs: The inputs of the signature, already checked.
       respond: Builds the response from the outputs by name: a proto, or the
         body for REST. None if there is no client.
     """
@@ -114,9 +114,9 @@ def _examples_call(
     servable: Servable,
     limits: ServeLimits = _LIMITS,
 ) -> Call:
-    """Returns the call for a request of Examples.
+    """Returns the call for a `Classify` or `Regress` request.
 
-    The call that `build` makes returns only the `result` of the response.
+    The call that `build` makes responds with the `result` field only.
     """
     signature = _find(
         servable, request.model_spec, "No signature was found with the name: {}"
@@ -280,7 +280,7 @@ def _regression(signature: Signature, examples: np.ndarray) -> Call:
     return Call(signature, {_INPUTS: examples}, (_OUTPUTS,), respond)
 
 
-# Return the call for a `Classify` or `Regress` request, as `predict` does.
+# Like `predict`, these return the call for a `Classify` or `Regress` request.
 classify = functools.partial(
     _examples_call, _classification, classification_pb2.ClassificationResponse
 )
@@ -333,7 +333,7 @@ def _examples(
     part = getattr(request_input, kind)
     context = b""
     if kind == "example_list_with_context":
-        # A context before an example merges with it when both are parsed.
+        # Joined protos merge when parsed, so put the context first.
         context = part.context.SerializeToString()
     if not part.examples:
         raise errors.invalid("Input is empty.")
@@ -444,13 +444,13 @@ def _warm_up_with(servable: Servable, record: bytes, path: str) -> None:
 
 
 def parsed_size(request: message.Message) -> int:
-    """Returns a request's bytes, or its largest tensor's values if more."""
+    """Returns a request's bytes or its largest tensor's size, if greater."""
     tensors = getattr(request, "inputs", {}).values()
     return max([request.ByteSize(), *(math.prod(_sizes(x)) for x in tensors)])
 
 
 def _sizes(proto: tensor_pb2.TensorProto) -> list[int]:
-    """Returns a tensor's sizes, 0 as 1; `_to_array` refuses a higher rank."""
+    """Returns a tensor's shape, cut to `_MAX_RANK`, with sizes of 0 as 1."""
     return [dim.size or 1 for dim in proto.tensor_shape.dim[:_MAX_RANK]]
 
 
@@ -504,7 +504,7 @@ def _from_array(value: np.ndarray, dtype: tf.DType) -> tensor_pb2.TensorProto:
     elif dtype in DTYPES:
         field = getattr(proto, DTYPES[dtype][0])
         flat = value.ravel()
-        # Copied in parts, because other threads wait while a part is copied.
+        # Copy in parts, so that other threads can run between the parts.
         for first in range(0, flat.size, _PART):
             field.extend(flat[first : first + _PART].tolist())
     elif dtype in (tf.float16, tf.bfloat16):

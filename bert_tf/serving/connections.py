@@ -15,7 +15,7 @@ from uvicorn.protocols.http import httptools_impl
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import errors
 
-# Open files left for models, logs and the event loop.
+# Open files kept free of connections, for models, logs and the event loop.
 _RESERVED_FILES = 128
 _MAX_CONNECTIONS = 4096
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -26,7 +26,7 @@ _MAX_STREAMS = 100
 _MAX_PIPELINED = 32
 # Bytes allowed for a request's method and version, and for blank lines.
 _REQUEST_LINE = 1024
-# asyncio's 256 KiB would take a gigabyte for 4096 clients that only connect.
+# Buffer of a connection: asyncio's 256 KiB would take 1 GiB for 4096 clients.
 _TLS_BUFFER = 1 << 14
 
 
@@ -38,7 +38,7 @@ class Limits:
       count: Maximum number of open connections of a port.
       header: Time until a request's header must be complete.
       idle: Time between an answer and the next request.
-      body: Time for the body, after the header, and for reading an answer.
+      body: Time for a client to send a body, or to read an answer.
     """
 
     def __init__(self, config: ServeConfig, body: float) -> None:
@@ -75,29 +75,29 @@ def grpc_options(limits: Limits) -> dict[str, int]:
     """Returns gRPC's options for the limits."""
     header_ms = int(limits.header * 1000)
     return {
-        # Both are equal, or else gRPC would refuse only some requests between
-        # the first and the second.
+        # The two limits are equal: between different limits, gRPC would refuse
+        # some requests at random.
         "grpc.max_metadata_size": limits.flags.max_header_bytes,
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # Without a confirmation by then, a client could send 16 MB of metadata.
+        # Time to confirm the limits; until then, clients may send 16 MB.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
-        # A client that reads no answers answers no pings, so pings end it.
+        # A client that reads no answers replies to no pings, and is cut off.
         "grpc.keepalive_time_ms": header_ms,
         "grpc.keepalive_timeout_ms": 3 * header_ms,
         "grpc.max_concurrent_streams": _MAX_STREAMS,
-        # With gRPC's default of 1,000, a flood would get honest calls refused.
+        # A flood of calls would use up gRPC's default of 1,000 for all.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
-        # With this probe, a stream may send over 64 kB before the server reads.
+        # Off: the probe would let clients send over 64 kB before a read.
         "grpc.http2.bdp_probe": 0,
     }
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict) -> None:
-    """Logs an event loop's error; once a minute if there are no files left."""
+    """Logs an error of the event loop, "out of files" only once a minute."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in _OUT_OF_FILES:
         logging.log_every_n_seconds(
@@ -115,7 +115,7 @@ def protocol(
     limits: Limits, context: ssl.SSLContext | None = None
 ) -> Callable[..., asyncio.Protocol]:
     """Returns the factory of uvicorn's connections, with limits and TLS."""
-    # Connections without a request, the longest wait first, to make room.
+    # Idle connections, the longest idle first, which are closed to make room.
     waiting = {}
     plain = type(
         "Protocol", (_Protocol,), {"limits": limits, "waiting": waiting}
@@ -146,7 +146,7 @@ class _Handshake(asyncio.Protocol):
 
     Attributes:
       handshakes: All handshakes in progress, the oldest first.
-      early: Data that comes with the end of the handshake.
+      early: Data that arrives with the end of the handshake, for `protocol`.
     """
 
     protocol: "_Protocol"
@@ -177,7 +177,7 @@ class _Handshake(asyncio.Protocol):
                 server_side=True,
                 ssl_handshake_timeout=self.limits.header,
             )
-        except OSError:  # TLS has reported the client's error to the client.
+        except OSError:  # TLS has sent the client an error already.
             self._transport.abort()
             return
         finally:
@@ -198,15 +198,15 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     limits: Limits
     waiting: dict["_Protocol", None]
-    # The answer to a request whose header is too large.
+    # The error response, once a request is refused; later data is ignored.
     _refusal: bytes | None = None
     _header_bytes = 0
-    # Bytes since the last part of a body or the end of a header.
+    # Bytes since a header or body part: limits header lines without an end.
     _overhead = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        # Timers by name: "reading" (or computing) a request, and "writing".
+        # Timers by name: "reading" a request and "writing" an answer.
         self._timers = {}
         if len(self.connections) > self.limits.count and not self._make_room():
             logging.log_every_n_seconds(
@@ -245,7 +245,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None:
-            return  # The client may send all before it reads the refusal.
+            return  # Ignore the rest of a refused request.
         self._overhead += len(data)
         super().data_received(data)
         flags = self.limits.flags
@@ -260,7 +260,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
-            # 256 KiB hold thousands of requests, which would block the loop.
+            # One read may bring thousands of requests, and block the loop.
             message = f"A connection has at most {_MAX_PIPELINED} requests."
             self._refusal = _answer("429 Too Many Requests", message)
             raise errors.OverloadError(message)  # Stops the parser.
@@ -302,11 +302,11 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         self.waiting.pop(self, None)
         self._limit(self.limits.body)
         if not self.url.startswith(b"/"):
-            # Otherwise a host in the URL would escape the check of the header.
+            # Otherwise a host in the URL would escape the check of `Host`.
             host = self.url.partition(b"//")[2].partition(b"/")[0]
             self.headers.append((b"host", host))
         super().on_headers_complete()
-        self.headers = []  # Otherwise trailers could add an authorization.
+        self.headers = []  # Otherwise trailers could add request headers.
 
     def on_message_complete(self) -> None:
         self._overhead = 0
@@ -339,7 +339,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
             raise  # Stops the parser.
 
     def _make_room(self) -> bool:
-        """Ends the connection that has waited longest, if there is one."""
+        """Ends the longest idle connection; returns False if none is idle."""
         if not self.waiting:
             return False
         oldest = next(iter(self.waiting))
@@ -363,7 +363,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def _end(self) -> None:
         self._stop_timer()
         if self.pipeline:
-            # Reading is paused until the server has answered, so wait again.
+            # Reading pauses until earlier answers are sent: allow more time.
             self._limit(self.limits.body)
         else:
             self.transport.abort()

@@ -31,7 +31,7 @@ _HTTP_STATUS = {
 # an answer with a very long message.
 MAX_SHOWN = 200
 _MAX_MESSAGE = 1000
-# gRPC's codes by number; TensorFlow's numbers are equal, so they are keys, too.
+# gRPC's codes by number. TensorFlow's codes have the same numbers as gRPC's.
 GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -131,7 +131,7 @@ def from_exception(error: BaseException) -> RequestError:
         message = str(error.message).split("\n\nOriginal stack trace", 1)[0]
         return RequestError(code, message)
     if isinstance(error, UnicodeDecodeError):
-        # TensorFlow quoted the inputs in an error, which Python cannot decode.
+        # TensorFlow's error quotes inputs that Python cannot decode as UTF-8.
         return invalid("The model cannot read bytes of the inputs.")
     if isinstance(error, MemoryError):
         return RequestError(

@@ -36,18 +36,18 @@ _OPTIONS = (
 )
 _SIGNATURE_DEF = "signature_def"
 _RELOAD = "HandleReloadConfigRequest"
-# Limits of calls in progress, and of messages that arrive at once. A call may
-# hold the 64 kB that a client sends unread, an arriving message all its bytes.
+# Maximum numbers of calls in progress, and of messages that arrive at once. A
+# call takes up to 64 kB of unread data, an arriving message all its bytes.
 _MAX_CALLS = 1000
 _MAX_ARRIVING = 32
-# Limit of unread answers: without it, slow clients could occupy all calls.
+# Maximum number of unread answers, or slow clients could use up _MAX_CALLS.
 _MAX_UNREAD = 500
 # An unread answer has three copies: a proto, bytes and gRPC's buffer.
 _ANSWER_COPIES = 3
-# Maximum memory of a decoded field without its bytes.
+# Maximum memory of a decoded field besides its bytes.
 _FIELD_BYTES = 256
 _T = TypeVar("_T")
-# The tasks in which grpc awaits the end of a call, by the call's own task.
+# By the task of a call: the task in which grpc waits for the call's end.
 _LISTENERS = weakref.WeakKeyDictionary()
 
 
@@ -66,10 +66,10 @@ def server(
       service: The models.
       address: Host and port to listen at.
       options: gRPC's options, by name.
-      body_seconds: Time for a message to arrive, and for reading an answer.
+      body_seconds: Time for a client to send a message, or to read an answer.
       allow_reload: Whether clients may replace the models.
       interceptors: Interceptors that see a call before its message is decoded.
-      credentials: The keys for TLS; None for none.
+      credentials: Key and certificates for TLS; None for no TLS.
 
     Raises:
       RuntimeError: If it cannot listen there.
@@ -82,7 +82,7 @@ def server(
         options=(
             *_OPTIONS,
             # `_Decoder` refuses messages above the limit and names the flag, so
-            # gRPC refuses only those above twice the limit.
+            # gRPC refuses only messages above twice the limit.
             (
                 "grpc.max_receive_message_length",
                 2 * service.limits.max_grpc_message_bytes,
@@ -108,21 +108,21 @@ def server(
 def _make_task(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine, **options
 ) -> asyncio.Task:
-    """Returns a new task, as the loop's task factory.
+    """Creates a task; the task factory of the event loop.
 
-    Records the two tasks of a call for `_end_call`: grpc cannot end a call that
-    waits for its client, except by ending old connections as a whole. If grpc
-    renames its coroutine, every call fails with a KeyError.
+    Records the two tasks of a call for `_end_call`, because grpc itself can end
+    a whole connection, but not one call. If a version of grpc renames
+    `_handle_exceptions`, every call fails with a KeyError.
     """
     task = asyncio.Task(coroutine, loop=loop, **options)
-    # `getattr`: other coroutines, such as a generator's end, may lack a name.
+    # `getattr`, because some coroutines, such as `aclose()`, have no name.
     if getattr(coroutine, "__name__", "") == "_handle_exceptions":
         _LISTENERS[task] = asyncio.current_task(loop)
     return task
 
 
 def _end_call(task: asyncio.Task, listener: asyncio.Task) -> None:
-    """Resets a call's stream: only its two tasks keep the call alive."""
+    """Ends a call, by cancelling the two tasks that keep it alive."""
     listener.cancel()
     task.cancel()
 
@@ -153,7 +153,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._service = service
         self._body_seconds = body_seconds
         self._allow_reload = allow_reload
-        # Arriving messages with their host and connection, the oldest first.
+        # By a message's timeout, oldest first: its host and connection.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
         self._unread: dict[asyncio.Task, tuple[str, str]] = {}
 
@@ -174,7 +174,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         async def answer(_, context: grpc.aio.ServicerContext):
             with self._service.bodies.room() as reserve:
                 try:
-                    # gRPC's limit binds only clients that have confirmed it.
+                    # gRPC's own limit holds only after a client confirms it.
                     limits, subject = self._service.limits, "The metadata"
                     errors.check_limit(
                         header_bytes, limits, "max_header_bytes", subject
@@ -260,7 +260,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             )
             stack.callback(timer.cancel)
             reserved = stack.pop_all()
-            # Not a callback of the context, as that cycle would keep the call.
+            # A callback of `context` would keep the call alive by a cycle.
             task.add_done_callback(lambda _: reserved.close())
 
 
@@ -357,7 +357,7 @@ class _ModelService(model_service_pb2_grpc.ModelServiceServicer):
 async def _counted(
     service: Service, method: str, context: grpc.aio.ServicerContext
 ) -> AsyncIterator[services.Request]:
-    """Counts a request, and answers it with its error if there is one."""
+    """Counts a request, and sends its error, if any, to the client."""
     try:
         async with service.counted(method) as counted:
             yield counted
@@ -368,18 +368,18 @@ async def _counted(
 def _reserve_repeated(
     counted: services.Request, request: message.Message, call: inference.Call
 ) -> None:
-    """Reserves memory for inputs that a message describes in fewer bytes."""
+    """Reserves memory if the inputs are much larger than their message."""
     size = bodies.num_bytes(call.inputs) - request.ByteSize()
     if size > bodies.LARGE_BYTES:
         try:
             counted.reserve(bodies.ANSWER_COPIES * size)
         except errors.RequestError:
-            call.inputs.clear()  # The traceback would keep them for a while.
+            call.inputs.clear()  # Or else the traceback would keep them.
             raise
 
 
 async def _all(coroutines: Sequence[Coroutine]) -> list:
-    """Returns the results of coroutines; ends all when one fails."""
+    """Returns the results of coroutines; cancels all when one fails."""
     tasks = [asyncio.create_task(x) for x in coroutines]
     try:
         return await asyncio.gather(*tasks)

@@ -100,7 +100,7 @@ def decode_b64(value: Any) -> bytes:
     if not is_b64(value):
         raise _invalid(value, "not formatted correctly for base64 data")
     try:
-        # Not `split`, which could make millions of strings from spaces.
+        # `split` and `join` instead could make millions of strings.
         text = value[_B64].encode("ascii").translate(None, _SPACES)
         padded = text + b"=" * (-len(text) % 4)
         return base64.b64decode(padded, validate=True)
@@ -223,7 +223,7 @@ def _example(value: Any) -> tf.train.Example:
 
 
 def require_utf8(name: str, what: str) -> str:
-    """Returns a name; raises `RequestError` if UTF-8 cannot hold it."""
+    """Returns a name; raises `RequestError` if UTF-8 cannot encode it."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -297,7 +297,7 @@ def predict_inputs(
     """Returns the inputs of a `predict` request.
 
     Returns:
-      The inputs by name, and True if the request is in the row format.
+      The inputs by name, and True if the request has rows, as "instances".
 
     Raises:
       RequestError: If the inputs do not match the signature.

@@ -7,9 +7,9 @@ predictions. Clients see the signatures of the version's own saved_model.pb; its
 weights are never read.
 
 Shapes:
-  R: rows of a call, on any number of axes.
+  R: rows of a call; may be several axes.
   T: the length that the rows are padded to.
-  P: masked tokens of a row that are predicted.
+  P: number of masked tokens to predict in each row.
 """
 
 import os
@@ -36,8 +36,8 @@ from bert_tf.serving.servable import Stop
 
 FOLDER = "litert"
 MODEL_FILE = os.path.join(FOLDER, "model.tflite")
-# Names of signatures of the SavedModel in litert/, and of their tensors; the
-# model's inputs have further names.
+# Signatures of the SavedModel in litert/, and their tensors, apart from the
+# inputs of the .tflite model.
 PACK, PACK_IDS, PACK_EXAMPLES = "pack", "pack_ids", "pack_examples"
 ANSWER, ANSWER_IDS = "answer", "answer_ids"
 EXAMPLES = "examples"
@@ -53,11 +53,11 @@ _SIGNATURE_STEPS = {
 }
 
 _POSITIONS = "masked_lm_positions"
-# Tokens per call, including padding. More are not faster, because they do not
-# fit in the CPU's caches. A longer row is a call by itself.
+# Tokens per call, including padding. More tokens are not faster, because they
+# do not fit in the CPU's caches. A longer row is a call by itself.
 _TOKENS_PER_CALL = 128
-# Maximum padding of a row next to a longer one. The fixed cost of a call is
-# about the cost of this many tokens of BERT-base.
+# Maximum padding of a row, in tokens. The fixed cost of a call is about that of
+# 8 tokens of BERT-base, so more padding costs more than another call.
 _MAX_PADDING = 8
 
 
@@ -74,7 +74,7 @@ def run_rows(
         `masked_lm_positions` <int32>[R, P]. A variable second axis of an output
         has length P if the model has `masked_lm_positions`, else T.
       inputs: At least all inputs of the model, [R, T] and [R, P].
-      lengths: <int32>[R], the number of tokens of each row to compute; outputs
+      lengths: <int32>[R], the number of tokens to compute in each row; outputs
         for later tokens are undefined.
       stop: Ends the computation.
 
@@ -203,9 +203,9 @@ class LitertEngine(SavedModelEngine):
     """Loads versions that were exported with --litert.
 
     Args:
-      num_threads: Threads for a row in LiteRT and inside an operator of
+      num_threads: Threads for one call of LiteRT, and for one operator of
         TensorFlow; 0 means one per core.
-      inter_op_threads: Operators of TensorFlow at once; 0 means one per core.
+      inter_op_threads: TensorFlow operators run at once; 0 means one per core.
     """
 
     def __init__(self, num_threads: int = 0, inter_op_threads: int = 0) -> None:
@@ -234,7 +234,7 @@ class LitertEngine(SavedModelEngine):
                 with open(path, "rb") as file:
                     content = file.read()
             definitions = saved_model.read_signature_defs(directory)
-            # One interpreter whose threads share a row is the fastest.
+            # One interpreter with all threads is faster than several.
             model = LiteModel(content, self._num_threads)
         except OSError as error:
             raise errors.not_found(f"Cannot read {path}: {error}.") from error

@@ -59,7 +59,7 @@ class ModelConfig:
 
     Attributes:
       base_path: The folder of its versions.
-      labels: Names that requests may use for versions.
+      labels: Version numbers by the names that requests may use for them.
     """
 
     name: str
@@ -111,7 +111,7 @@ def read_into(proto: message.Message, path: str, flag: str) -> None:
 
 
 def new_message(name: str, **fields: str) -> message.Message:
-    """Returns an empty message that TensorFlow Serving's package lacks.
+    """Returns an empty message of a type that no installed package has.
 
     Args:
       name: The name of the message.
@@ -208,7 +208,7 @@ def find_versions(base_path: str) -> dict[int, str]:
     for name in files.names_in(base_path):
         path = os.path.join(base_path, name)
         is_number = name.isascii() and name.isdigit()
-        # A loop of links is no folder, so it is skipped.
+        # A link to itself is no folder, so it is skipped.
         if is_number and files.is_folder(path) and int(name) <= _MAX_VERSION:
             versions[int(name)] = path
     return versions
@@ -221,7 +221,7 @@ def check_base_path(
 
     Args:
       config: The model.
-      missing: `Engine.missing`, which returns None for a version's directory.
+      missing: `Engine.missing`, which returns None for a complete version.
 
     Raises:
       UserError: If the path is no folder, or is a version itself.
@@ -234,7 +234,7 @@ def check_base_path(
         ValueError,
         *files.remote_errors(config.base_path),
     ) as error:
-        # ValueError: a path with a null byte.
+        # A path with a null byte raises ValueError.
         reason = getattr(error, "strerror", error)
         raise UserError(
             f"The base path of model {config.name} must be a folder of "
@@ -250,11 +250,11 @@ def check_base_path(
 
 
 def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
-    """Returns paths, sizes and times of a directory's files, if still there."""
+    """Returns path, size and change time of each file in a directory."""
     if paths.is_remote(directory):
         return frozenset(files.remote_files(directory))
     return frozenset(
-        (path, status.st_size, status.st_ctime_ns)  # chmod changes ctime, too.
+        (path, status.st_size, status.st_ctime_ns)  # A chmod changes ctime.
         for path, status in walk(directory)
     )
 
@@ -262,8 +262,8 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
 def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yields the files of a directory with their sizes, times and kinds.
 
-    Links are followed, each folder once. After `_MAX_FOLDERS` the next folder
-    is yielded and the walk ends, because a link to the root would take minutes.
+    Follows links, but enters each folder only once. After `_MAX_FOLDERS`,
+    yields the next folder and ends: a link to the root would take minutes.
     """
     seen = set()
     for folder, folders, names in os.walk(directory, followlinks=True):

@@ -44,7 +44,7 @@ class Version:
       state: One of the states above.
       error: The reason why it is not served, or None.
       servable: The loaded version, or None.
-      files: The fingerprint of its directory when loading failed.
+      files: The fingerprint of its directory if loading failed, or None.
     """
 
     state: str = START
@@ -53,7 +53,7 @@ class Version:
     files: frozenset | None = None
 
     def current_state(self) -> str:
-        """Returns the state; a version unloads until its last user is done."""
+        """Returns the state: UNLOADING until the last request has ended."""
         if self.state == UNLOADING and self.servable.wait_closed(0):
             self.state = END
         return self.state
@@ -107,7 +107,7 @@ class ModelManager:
     def start(
         self, configs: Sequence[ModelConfig], poll_seconds: float
     ) -> None:
-        """Loads the models, then polls for new versions unless given 0 seconds.
+        """Loads the models, then polls for new versions if `poll_seconds` > 0.
 
         Raises:
           UserError: If a model cannot be served.
@@ -189,7 +189,7 @@ class ModelManager:
         self._stopping.set()
         models = self._models
         for model in models.values():
-            # A version that still loads must not delay the end for long.
+            # A version that is still loading must not delay the shutdown much.
             seconds = _STOP_SECONDS / len(models)
             if model.refreshing.acquire(timeout=seconds):
                 self._retire_all(model, {})
@@ -298,7 +298,7 @@ class ModelManager:
             return servable
 
     def _check_started(self, model: Model, available: Sequence[int]) -> None:
-        """Raises `UserError` if all versions failed or a label's is missing."""
+        """Raises `UserError` if all versions, or one with a label, failed."""
         failed = {
             number: version.error
             for number, version in model.versions.items()
@@ -327,7 +327,7 @@ class ModelManager:
     def _poll(self, seconds: float) -> None:
         while not self._stopping.wait(seconds):
             for model in self._models.values():
-                # In one thread, a model would wait for another one's load.
+                # One thread per model, so that no model waits for another.
                 if not model.refreshing.locked():
                     threading.Thread(
                         target=self._check, args=(model,), daemon=True
@@ -346,17 +346,17 @@ class ModelManager:
     def _refresh(self, model: Model) -> None:
         """Loads the selected versions, then retires all other versions."""
         chosen = self._load_chosen(model)
-        # If all folders disappear, the last version keeps serving.
+        # If all folders disappear, the loaded versions keep serving.
         others = set(model.available()) - chosen if chosen else ()
         for number in others:
             self._retire(model, number)
         if others:
-            gc.collect()  # Graphs have cycles, which would keep the memory.
+            gc.collect()  # Or else reference cycles would keep the graphs.
 
     def _load_chosen(self, model: Model) -> set[int]:
         """Loads the selected versions; returns the numbers of all of them.
 
-        The set is empty if they cannot be read, or the manager stops.
+        The set is empty if versions cannot be read, or the manager stops.
         """
         config = model.config
         try:

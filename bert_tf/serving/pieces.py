@@ -1,7 +1,7 @@
 """Splits large requests into pieces, so that other requests run in between.
 
 A request is large if it has more rows or longer inputs than a call may have. A
-single row is one piece; a separate thread computes long pieces.
+row is never split; a separate thread computes pieces above a call's size.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Stop
 
 _PIECES_PER_BATCH = 4
-# Parts of a text to tokenize: a part ends before white space, in a longer word
-# after a character, in other bytes anywhere. With parts of at most 8 bytes,
-# b"to be or not" becomes b"to be or" and b" not".
+# Splits a text to tokenize: before white space, or else after a character, or
+# else anywhere. With parts of at most 8 bytes, the text b"to be or not" gives
+# b"to be or" and b" not".
 _PARTS = re.compile(
     rb"(?s).{1,%d}(?=[ \t\r\n]|\Z)|.{1,%d}(?![\x80-\xbf])|.{1,%d}"
     % ((batching.MAX_CALL_SIZE,) * 3)
 )
-# As many bytes count as a token at least, because white space and long words
-# take time and memory, too. The second is for models without `tokenize`.
+# White space and long words take time and memory, too, so count at least a
+# token per 64 bytes, or per 256 bytes for models without `tokenize`.
 _TOKEN_BYTES, _UNKNOWN_TOKEN_BYTES = 64, 256
 
 
@@ -53,7 +53,7 @@ class PieceScheduler:
     Args:
       scheduler: Computes all calls except the pieces for `lane`.
       lane: Computes pieces that are longer than a call and cannot be split, on
-        one thread. Only these can be stopped.
+        one thread. Only these pieces can be stopped.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PieceScheduler:
         self._options = options
         self._limits = limits
         self._piece_rows = _piece_rows(options)
-        # Keys: True for requests with pieces for the lane, False for others.
+        # Keys: True for requests with pieces for the lane, False for the rest.
         self._num_rows_admitted = collections.Counter()
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
         self._paddings = weakref.WeakKeyDictionary()
@@ -115,7 +115,7 @@ class PieceScheduler:
         """Returns the outputs of a piece, computed when it gets its turn.
 
         The turn ends only when no thread computes the piece, so that clients
-        that disconnect one after another occupy no more threads.
+        cannot occupy more threads by disconnecting.
         """
         piece = servable, call.signature, call.inputs, call.outputs, size
         if is_long or size > batching.MAX_CALL_SIZE:
@@ -191,7 +191,7 @@ class PieceScheduler:
 class _Paddings:
     """Padding of the outputs of a signature, learned from its calls.
 
-    A model pads outputs to the longest row of a call, so pieces may differ.
+    A model pads outputs to a call's longest row, so pieces differ in width.
 
     Attributes:
       rows_are_independent: False after a call that did not return one row for
@@ -204,7 +204,7 @@ class _Paddings:
         self.values: dict[str, Any] = {}
 
     def learn(self, name: str, narrow: np.ndarray, wide: np.ndarray) -> None:
-        """Learns the padding: 0 from rows [[3, 5]] and, padded, [[3, 5, 0]]."""
+        """Learns the padding: 0 from narrow [[3, 5]] and wide [[3, 5, 0]]."""
         is_padding = np.ones(wide.shape, bool)
         is_padding[_corner(narrow)] = False
         values = wide[is_padding]
@@ -226,7 +226,7 @@ class _LargeRequest:
     async def in_pieces(
         self, row_groups: Iterable[np.ndarray]
     ) -> Mapping[str, np.ndarray] | None:
-        """Returns the outputs; None if a piece lacks a row for each row.
+        """Returns the outputs; None if a piece's outputs lack rows.
 
         Args:
           row_groups: The rows of each piece, <int>[N].

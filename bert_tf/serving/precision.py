@@ -1,4 +1,4 @@
-"""Precision of an export by its model card, and packed weights for bfloat16."""
+"""Reads the precision of exports, and packs weights if it is bfloat16."""
 
 import os
 
@@ -16,7 +16,7 @@ _PACKED = "bfloat16"
 
 
 def read(directory: str) -> str | None:
-    """Returns the precision of a version; None if it is not marked.
+    """Returns the precision in a version's model card; None if it has none.
 
     Servers load any SavedModel, so a missing or bad model card is no error.
     """
@@ -30,7 +30,7 @@ def read(directory: str) -> str | None:
 
 
 def pack_weights(config: ServeConfig) -> None:
-    """Packs weights if the newest version of each model is in bfloat16.
+    """Has TensorFlow pack weights if all newest versions are in bfloat16.
 
     Call it before TensorFlow is imported.
 
@@ -40,7 +40,7 @@ def pack_weights(config: ServeConfig) -> None:
     if config.engine != "savedmodel":
         return
     models = model_config.of_flags(config)
-    # An empty list may get models of any precision later, so do not pack.
+    # Models of any precision may be added to an empty list, so do not pack.
     if models and all(_newest(model) == _PACKED for model in models):
         packed_weights.assume()
 
@@ -63,7 +63,7 @@ def report(name: str, version: int, directory: str) -> None:
 def _newest(model: ModelConfig) -> str | None:
     """Returns the precision of the newest version to serve, if there is one."""
     if paths.is_remote(model.base_path):
-        return None  # It is read by TensorFlow, which is not imported yet.
+        return None  # Reading it needs TensorFlow, which is not imported yet.
     try:
         versions = model_config.find_versions(model.base_path)
     except (OSError, ValueError):

@@ -37,7 +37,7 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.service import Service
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
-# http_rest_api_util.cc of TensorFlow Serving.
+# Paths as in http_rest_api_util.cc of TensorFlow Serving.
 _MODEL = r"/v1/models/(?P<name>[^/:]+)"
 _NO_MODEL = re.compile(r"/v1/models(/metadata)?", re.I)
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
@@ -217,7 +217,7 @@ def _parse(body: bytes, limits: ServeLimits) -> dict:
 def _predict(
     document: dict, servable: Servable, limits: ServeLimits
 ) -> calls.Call:
-    """Returns the call for `predict`, which responds with a body."""
+    """Returns the call for `predict`; it responds with JSON as bytes."""
     name = json_values.signature_name(document) or DEFAULT_SIGNATURE
     if name not in servable.signatures:
         raise errors.invalid(
@@ -239,7 +239,7 @@ def _of_examples(
     servable: Servable,
     limits: ServeLimits,
 ) -> calls.Call:
-    """Returns the call for Examples, which responds with a body."""
+    """Returns the call for Examples; it responds with JSON as bytes."""
     name = json_values.signature_name(document)
     request = request_class(input=json_values.read_examples(document))
     request.model_spec.signature_name = name
@@ -300,7 +300,7 @@ async def _while_connected(
     finally:
         working.cancel()
         gone.cancel()
-        # Break the cycle of an error and this frame; it would keep the data.
+        # Or else a cycle of the error and this frame would keep the data.
         del working, gone
 
 

@@ -39,9 +39,9 @@ MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 # number, all outputs are computed, or else the functions would fill the memory.
 _MAX_CALLABLES = 64
 
-# TensorFlow's thread pools between operators: the caller's thread, and a pool
-# for calls that can be stopped. A long call in this pool delays neither other
-# calls nor the operation that stops it.
+# Where TensorFlow runs a call's operators: in the caller's thread, or in a pool
+# for calls that can be stopped. There, a long call delays neither other calls
+# nor the operation that stops it.
 _CALLER, _STOPPABLE = -1, 1
 _NUM_STOPPABLE_THREADS = 4
 
@@ -145,8 +145,8 @@ class SavedModel(Servable):
 class _End:
     """Operations that let another thread end a call of a session.
 
-    TensorFlow ends a call when one of its operations fails. An assertion waits,
-    without a thread, for a queue's value: True after the outputs, False to end.
+    TensorFlow ends a call if an operation fails. So an assertion waits, without
+    a thread, for a queue's value: True after the outputs, False ends the call.
     """
 
     def __init__(self, session: tf.compat.v1.Session) -> None:
@@ -190,7 +190,7 @@ class SavedModelEngine(Engine):
 
     Args:
       intra_op_threads: Threads inside one operator; 0 means one per core. The
-        first model that a process loads decides.
+        first model of a process sets it for all.
       inter_op_threads: Operators computed at once; 0 means one per core.
     """
 
@@ -201,7 +201,7 @@ class SavedModelEngine(Engine):
             intra_op_parallelism_threads=intra_op_threads,
             inter_op_parallelism_threads=inter_op_threads,
         )
-        # Models share a named pool; otherwise each would start more threads.
+        # Models share named pools; otherwise each model would start threads.
         pools = self._config.session_inter_op_thread_pool
         pools.add(global_name="calls")
         pools.add(global_name="stoppable", num_threads=_NUM_STOPPABLE_THREADS)
@@ -267,7 +267,7 @@ def _specs(
                 None if dim.size < 0 else dim.size
                 for dim in info.tensor_shape.dim
             )
-        # A signature that initializes the model has no tensor as its output.
+        # Skip outputs that are no tensors, as in a model's initialization.
         if info.dtype != types_pb2.DT_INVALID:
             dtype = tf.as_dtype(info.dtype)
             specs[name] = TensorSpec(dtype, shape, info.name)

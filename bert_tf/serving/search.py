@@ -37,9 +37,9 @@ from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 _PAGE = os.path.join(os.path.dirname(__file__), "page", "search.html")
 _TEXTS_PER_CALL = 64
 _COUNT, _MAX_COUNT = 10, 1000
-# A text file with blank lines and no longer line is read by paragraphs.
+# A .txt file with blank lines is read by paragraphs if no line is longer.
 _WRAPPED = 100
-# A smaller cosine of a cached and a new embedding shows another model.
+# If a cached and a new embedding have a smaller cosine, the model has changed.
 _SAME = 0.9999
 
 

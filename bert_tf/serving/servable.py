@@ -20,9 +20,9 @@ from google.protobuf import message
 from bert_tf.serving import errors
 
 DEFAULT_SIGNATURE = "serving_default"
-# The signature from `text` <string>[B] to `input_ids` <int32>[B, P] and others.
+# A signature from `text` <string>[B] to `input_ids` <int32>[B, T] and more.
 TOKENIZE = "tokenize"
-# The field of a TensorProto, and the types of JSON values, by dtype.
+# By dtype: the field of a TensorProto, and the allowed types of JSON values.
 DTYPES = {
     tf.float32: ("float_val", (int, float)),
     tf.float64: ("double_val", (int, float)),
@@ -39,10 +39,10 @@ DTYPES = {
 # Maximum bytes of a call's outputs: attention has a number for each pair of
 # tokens, head and layer, so a few long rows could need gigabytes.
 _MAX_CALL_BYTES = 64 << 20
-# Assumed size of a variable dimension, and bytes of a string.
+# To estimate outputs: the size of a variable dimension, and bytes of a string.
 _LONG_ROW = 512
 _STRING_BYTES = 64
-# Bytes of words and spaces; any other byte is a token, which counts as four.
+# Bytes of words and spaces. Any other byte is a token and counts as 4 bytes.
 _LETTERS = bytes(
     x for x in range(256) if x <= 32 or x > 127 or chr(x).isalnum()
 )
@@ -66,7 +66,7 @@ class TensorSpec:
         return bool(self.shape) and self.shape[0] is None
 
     def row_bytes(self) -> int:
-        """Returns the size of a long row; 0 if the rank is unknown."""
+        """Returns the bytes of a long row; 0 if the rank is unknown."""
         if self.shape is None:
             return 0
         sizes = [_LONG_ROW if x is None else x for x in self.shape[1:]]
@@ -105,7 +105,7 @@ class Signature:
         )
 
     def max_rows(self, outputs: Collection[str]) -> int:
-        """Returns the rows of a call whose outputs fit in `_MAX_CALL_BYTES`."""
+        """Returns the number of rows whose outputs fit in `_MAX_CALL_BYTES`."""
         num_bytes = sum(self.outputs[name].row_bytes() for name in outputs)
         return max(1, _MAX_CALL_BYTES // max(1, num_bytes))
 
@@ -191,7 +191,7 @@ class Servable(abc.ABC):
         self.signatures = dict(signatures)
         self.signature_defs = dict(signature_defs or {})
         self._lock = threading.Lock()
-        self._users = 1  # The loader, until `retire`.
+        self._users = 1  # The loader is a user until `retire`.
         self._closed = threading.Event()
 
     @abc.abstractmethod
@@ -218,7 +218,7 @@ class Servable(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Frees the memory. There are no more users."""
+        """Frees the memory; called when there are no more users."""
 
     def acquire(self) -> None:
         """Adds a user; the servable must not be closed yet."""
@@ -294,8 +294,8 @@ def _shape_text(shape: tuple[int | None, ...]) -> str:
 def row_sizes(inputs: Mapping[str, np.ndarray], choices: int = 1) -> np.ndarray:
     """Returns the characters and numbers of each row, <int64>[num_rows].
 
-    A text counts once per choice, as it is computed with each choice. Marks
-    count four times: b"Hi!" has the size 6.
+    A text counts once per choice, as it is computed with each choice.
+    Punctuation counts four times: b"Hi!" has the size 6.
     """
     return sum(_row_sizes(x, choices) for x in inputs.values())
 

@@ -33,8 +33,8 @@ from bert_tf.serving.service import Service
 _ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
 # Seconds that a request gets beyond its time limit before it is dropped.
 _GRACE_SECONDS = 5
-# Connections that may wait to be accepted. asyncio accepts as many at once and
-# logs each failure, so more would fill the log.
+# Connections that may wait to be accepted. asyncio tries to accept this many in
+# a row and logs each failure, so a larger number would fill the log.
 _BACKLOG = 128
 
 
@@ -59,7 +59,7 @@ def run(config: ServeConfig) -> None:
     logging.info("Answering queued requests, then stopping.")
     server.stop()
     logging.flush()
-    # A normal exit would abort in native code if a version still loads.
+    # A normal exit would crash in native code if a version is still loading.
     os._exit(0)
 
 
@@ -112,7 +112,7 @@ class ModelServer:
                 config,
             )
             stack.callback(self._service.stop)
-            # The embeddings fit one version only, so no new one is loaded.
+            # The embeddings fit this version only, so load no new version.
             is_polled = not config.search_file
             self._service.manager.start(
                 self._models, is_polled * config.file_system_poll_wait_seconds

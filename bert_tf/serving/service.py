@@ -49,7 +49,7 @@ _SECONDS = (
 _NUM_PARSERS = 2
 # Inputs of these names may be serialized Examples, in exports of any project.
 _EXAMPLES_INPUTS = frozenset({tf.saved_model.CLASSIFY_INPUTS, "examples"})
-# These signatures and methods take only Examples; others may take plain texts.
+# These signatures and methods take only Examples, never plain texts.
 _EXAMPLES_ONLY = frozenset({"from_examples", CLASSIFY, REGRESS})
 
 
@@ -151,7 +151,7 @@ class Service:
     ) -> None:
         self.limits = limits or ServeLimits()
         self.bodies = bodies.Bodies(self.limits)
-        # Parsing blocks Python's other threads, so few parse at once.
+        # Parsing blocks other threads, so only a few threads parse.
         self._parsers = concurrent.futures.ThreadPoolExecutor(
             _NUM_PARSERS, "parser"
         )
@@ -249,8 +249,8 @@ class Service:
             except Exception as error:  # noqa: BLE001  # It becomes the answer.
                 answer = errors.from_exception(error)
                 status = answer.code_name
-                # Delete `answer`: an error that refers to this frame, which
-                # refers to it, would keep the request's data for a while.
+                # Delete `answer`: the error and this frame would refer to each
+                # other, and so keep the request's data for a while.
                 if answer is error:
                     del answer
                     raise
@@ -313,7 +313,7 @@ def count_rows(value: np.ndarray) -> int:
 def long_rows(
     inputs: Mapping[str, np.ndarray], num_bytes: int
 ) -> Iterator[bytes]:
-    """Yields the texts of rows above `num_bytes`; of Examples, the strings."""
+    """Yields the texts of rows above `num_bytes`; for Examples, strings."""
     columns = [
         x.reshape(len(x), math.prod(x.shape[1:]))
         for x in map(np.atleast_1d, inputs.values())
@@ -344,14 +344,14 @@ def read_examples(
     """Returns the length of the longest list of strings, and the Examples.
 
     The model pads shorter lists. If `strict`, bytes that are no Example are
-    refused, because they would fail a batch for all its clients.
+    refused, because they would make a batch fail for all its clients.
 
     Args:
       examples: The serialized Examples, <string>[B].
       limits: Has the maximum number of fields of an Example.
-      strict: True if the inputs must be Examples. They are then serialized
-        again: if a feature has two lists, TensorFlow reads the first one, but
-        this function the last.
+      strict: True if the inputs must be Examples. They are serialized again, so
+        that TensorFlow reads what was checked: if a feature has two lists, it
+        reads the first one, this function the last.
 
     Raises:
       RequestError: If `strict`, and an input is no Example or has too many

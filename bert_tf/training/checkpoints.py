@@ -2,8 +2,8 @@
 
 A checkpoint is a TF1 checkpoint, as in the original, and a JSON file. The files
 are `model.ckpt-<step>.index`, `.data-00000-of-00001` and, written last,
-`.json`, which has the run's identity, state that is no tensor, and the hashes
-of the first two. The file `checkpoint` names the newest for other programs.
+`.json`, which has the run's identity, state that is no tensor, and hashes of
+the other two. The file `checkpoint` names the newest one for other programs.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Checkpoint:
       step: Steps done.
       prefix: The path without the suffixes of the files.
       tensors: Name to value, in the original's names.
-      metadata: The JSON values passed to `save`; empty for another program's.
+      metadata: The JSON of `save`; empty if another program wrote it.
       sha256: The hashes of its files; empty if another program wrote it.
     """
 
@@ -228,7 +228,7 @@ class CheckpointStore:
         files.write_text(os.path.join(self.folder, "checkpoint"), str(state))
 
     def _remove(self, step: int) -> None:
-        """Removes a checkpoint, starting with the file that makes it count."""
+        """Removes a checkpoint, first the file that marks it as complete."""
         prefix = self._prefix(step)
         for path in [_sidecar(prefix), *_parts(prefix)]:
             if tf.io.gfile.exists(path):
@@ -326,7 +326,7 @@ def _hashes(prefix: str) -> dict[str, str]:
 def _lower_priority() -> None:
     """Lowers the priority of the calling thread below training's."""
     if hasattr(os, "setpriority"):
-        # On Linux each thread has a priority, so only this thread slows down.
+        # On Linux, priorities are per thread, so only this thread slows down.
         thread = threading.get_native_id()
         # A process may not lower its niceness, so keep a higher value.
         niceness = max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))

@@ -28,16 +28,16 @@ from bert_tf.tasks.task import Task
 # (run_pretraining.py:277-280 of the original).
 _NO_WEIGHT = 1e-5
 
-# Features of rows with a coupled loss: an equal share of the loss of the whole
-# step, and the slopes of that loss by the row's coupled output.
+# Features of rows with a coupled loss: the row's equal share of the step's
+# loss, and the gradient of the step's loss by the row's coupled output.
 COUPLED_LOSS = "coupled_loss"
 SLOPES = "slopes"
 
 
 def overwrites_logits() -> bool:
     """Returns whether the masked-LM loss reuses the memory of the logits."""
-    # Accelerators fuse `compared_cross_entropy`, and it is deterministic there;
-    # their kernel of the raw operation is not.
+    # Accelerators use `compared_cross_entropy`: it is fused and deterministic
+    # there, unlike their kernel of the raw operation.
     return not any(map(tf.config.list_logical_devices, ("GPU", "TPU")))
 
 
@@ -47,7 +47,7 @@ def compared_cross_entropy(
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, None]]]:
     """Returns the loss of each label, found by comparison.
 
-    A gather would have a gradient that scatters one number a row into zeros as
+    The gradient of a gather would scatter one number per row into zeros as
     large as the logits.
 
     Args:
@@ -263,7 +263,7 @@ def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
 def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Multiplies weights <float32>[B, ...] by weights of rows <float32>[B].
 
-    `rows` may also have more axes of `weights`.
+    `rows` may also have further axes of `weights`.
     """
     for _ in range(weights.shape.rank - rows.shape.rank):
         rows = rows[..., tf.newaxis]
@@ -275,8 +275,8 @@ class TaskObjective(Objective):
 
     Args:
       task: The task.
-      sample_weight: The weights of the rows of `compute_sums`, or of their
-        labels, <float32>[B, ...]; they are in the sums, not in the count.
+      sample_weight: A weight for each row that `compute_sums` gets, or for each
+        label, <float32>[B, ...]. The sums are weighted, `count` is not.
     """
 
     inputs = ("input_ids", "input_mask", "segment_ids")
@@ -295,7 +295,7 @@ class TaskObjective(Objective):
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         if COUPLED_LOSS in rows:
-            # The product cancels, and only its gradient, SLOPES, remains.
+            # The product itself cancels; only its gradient, SLOPES, remains.
             product = tf.reduce_sum(outputs[self.coupled] * rows[SLOPES])
             value = tf.reduce_sum(rows[COUPLED_LOSS])
             return {"loss_sum": value + product - tf.stop_gradient(product)}

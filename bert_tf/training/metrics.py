@@ -30,10 +30,10 @@ _FORMS = {
 
 
 class Means:
-    """Means of the metrics of steps, for a line about all of them.
+    """Means of metrics over several steps, for one line of the log.
 
-    The metrics of one step are noisy: its masked-LM accuracy is over a few
-    hundred tokens. Values without sums (the learning rate) are the last step's.
+    Metrics of one step are noisy: masked-LM accuracy is over a few hundred
+    tokens. Values without sums, such as the learning rate, are the last step's.
     """
 
     def __init__(self) -> None:

@@ -46,9 +46,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       num_train_steps: The step at which the rate reaches 0.
       num_warmup_steps: Steps of the warm-up.
       first_step: The step at which the schedule begins, for the second phase of
-        a run: the step count continues, and all other arguments count from it.
-      num_decay_steps: Steps of the decay at the end, before which the rate is
-        constant; None for all steps.
+        a run: the step count continues, and other arguments count from there.
+      num_decay_steps: The number of last steps, in which the rate decays;
+        before, it is constant. None means all steps.
 
     Call arguments:
       step: <int64>[], updates done before this one.
@@ -179,7 +179,7 @@ def guarded_update(rule: UpdateRule, jit: bool = True):
       jit: Whether XLA fuses the update into one pass over memory.
     """
 
-    # Weights of many shapes share this; reduce_retracing would blur shapes.
+    # Many shapes share this function; reduce_retracing would make them unknown.
     @tf.function(
         jit_compile=jit or None, autograph=False, reduce_retracing=False
     )
@@ -231,7 +231,7 @@ def assign_on_replica(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
     """Assigns this replica's copy of a variable.
 
     Outside of a strategy, assigns the variable itself. Copies stay equal if all
-    replicas assign equal values; `variable.assign` would refuse that.
+    replicas assign equal values; `variable.assign` would raise an error.
     """
     return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
@@ -257,7 +257,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
     calls `update_weight` instead, an equal update in one pass over memory.
 
     Args:
-      learning_rate: A number or a schedule of the updates done so far.
+      learning_rate: A number, or a schedule called with the updates done.
       beta_1 to trust_ratio: See `UpdateRule`.
       exclude_from_decay: Patterns of names of variables that are not decayed.
       global_clipnorm: Maximum global norm of the gradients, or None.
@@ -354,8 +354,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
         step = self.iterations if rule.bias_correction else tf.constant(0)
         gradient = tf.cast(gradient, variable.dtype)
         arguments = (rate, tf.cast(step, tf.int64))
-        # TensorFlow orders products with a norm by the shapes, if known; shapes
-        # in functions are not. So LAMB sets shapes and shares no function.
+        # TensorFlow orders LAMB's products by their shapes, which a shared
+        # function does not know. So LAMB sets shapes and shares no function.
         if rule.trust_ratio or tf.executing_eagerly():
             gradient = tf.ensure_shape(gradient, variable.shape)
             old = [tf.convert_to_tensor(x) for x in targets]
@@ -405,7 +405,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
 
 _PRESETS: dict[str, dict[str, Any]] = {
     "bert_adam": {},
-    # The epsilon of PyTorch and Optax.
+    # AdamW has this epsilon in PyTorch and Optax.
     "adamw": {"bias_correction": True, "epsilon": 1e-8},
     "lamb": {"bias_correction": True, "trust_ratio": True},
 }
@@ -443,7 +443,7 @@ def build_optimizer(
       >>> optimizer = bert_tf.build_optimizer(
       ...     learning_rate=5e-5, num_train_steps=1000, num_warmup_steps=100
       ... )
-      >>> optimizer.name, float(optimizer.learning_rate)  # Of step 0.
+      >>> optimizer.name, float(optimizer.learning_rate)  # At step 0.
       ('bert_adam', 0.0)
     """
     if name not in _PRESETS:

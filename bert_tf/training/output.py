@@ -260,9 +260,9 @@ def measured_panels(
 ) -> list[reports.Panel]:
     """Returns the panels for the metrics that fine-tuning measured.
 
-    Training has panels for its metrics, and so has each metric that was
-    evaluated more than once. Constant metrics are counts, such as SQuAD's
-    `total`, and have no panel, unless no metric varies: then all have one.
+    Metrics of training have panels. So have metrics of evaluations, after two
+    or more evaluations, except constant metrics, such as the count `total` of
+    SQuAD. If all of these are constant, all have panels.
     """
     panels = [
         panel

@@ -55,7 +55,7 @@ class Preemption:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Delays `Preempted` until the block ends; it may check `requested`."""
+        """Delays `Preempted` until the block ends; check `requested` in it."""
         self._is_deferred = True
         try:
             yield

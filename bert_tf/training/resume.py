@@ -67,7 +67,7 @@ def describe(
 
 
 def describe_devices(devices: Devices, compiled: str = "") -> dict[str, Any]:
-    """Describes the devices of a run for its checkpoints; JSON values.
+    """Describes the devices of a run as JSON values, for its checkpoints.
 
     `compiled` is `TrainingStep.compiled`, once a step was run.
     """
@@ -144,7 +144,7 @@ def check_continuation(
     if not before:
         return False
     hashes = [each.get(_VOCABULARY) for each in (before, now)]
-    if None in hashes:  # Records may be read without a vocabulary.
+    if None in hashes:  # A vocabulary is unknown: do not compare.
         hashes = [None, None]
     changed = run_folder.changes(
         *({_VOCABULARY: x} for x in hashes),
@@ -184,7 +184,7 @@ def check_model(
 ) -> None:
     """Compares the model of a checkpoint with the model to evaluate.
 
-    Shapes alone would not reveal another activation or direction.
+    Shapes of weights do not reveal another activation or reading direction.
 
     Raises:
       UserError: If settings differ that affect scores; the message names them.
@@ -244,7 +244,7 @@ def _data_changes(before, now) -> list[str]:
 
 
 def _hash_files(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns name to size and hash of both ends; equal names get numbers."""
+    """Maps file names to size and hash; adds numbers to equal names."""
     found: dict[str, dict[str, Any]] = {}
     for path in paths:
         name, number = os.path.basename(path), 1

@@ -20,7 +20,7 @@ def snapshot(model_variables, optimizer) -> dict[str, tf.Tensor]:
     """
     variables = dict(model_variables)
     variables |= _slot_variables(model_variables, optimizer)
-    # On the host, to save the memory of the accelerator.
+    # Copy to the host, to save memory of the accelerator.
     with tf.device("CPU:0"):
         tensors = {name: tf.identity(v.value) for name, v in variables.items()}
         step = tf.cast(tf.identity(optimizer.iterations.value), tf.int64)

@@ -2,20 +2,19 @@
 
 A step is split over replicas and, within a replica, over micro-batches. The
 counts of the whole step are summed first, so that the losses of all parts add
-up to the loss of the whole; then gradients are summed, clipped once and applied
-once. Each replica updates its own copy of the weights, which stay equal. On
-TPUs, and on several GPUs with `--xla=on`, sums over replicas are a part of the
-program of a replica. Elsewhere all replicas wait for each sum, and nothing
-overlaps with it.
+up to the loss of the whole step; then gradients are summed, clipped once and
+applied once. Each replica updates its own copy of the weights, which stay
+equal. On TPUs, and on several GPUs with `--xla=on`, a replica's program
+includes the sums over replicas. Elsewhere all replicas wait for each sum.
 
 Where the loss of a row reads outputs of other rows, as with in-batch negatives,
-the outputs of all rows are computed first, without gradients, then the slopes
-of the loss by these outputs. From the slopes each part computes its own
-gradients, so the loss does not depend on the parts (Gao et al., 2021,
-https://arxiv.org/abs/2101.06983).
+the outputs of all rows are computed first, without gradients. Then follow the
+slopes: the gradients of the loss by these outputs. From the slopes each part
+computes its own gradients, so the loss does not depend on how a step is split
+(Gao et al., 2021, https://arxiv.org/abs/2101.06983).
 
-The host reads nothing while a call runs: the loop counts on the host, and after
-a step that is not finite the remaining steps update nothing.
+The host does not wait for results while a call runs: the loop counts on the
+host, and after a step that is not finite the remaining steps update nothing.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.
@@ -158,7 +157,7 @@ class TrainingStep:
         self._compilation.check(self._num_devices)
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
-        # Sizes of the micro-batch: by the flags, and after memory ran out.
+        # Micro-batch of the flags, and the smaller one since memory ran out.
         self._halved: tuple[int, int] | None = None
         self.loss_scale = None
         with strategy.scope():
@@ -206,7 +205,7 @@ class TrainingStep:
         if self.loss_scale is not None:
             self.loss_scale.restore(state)
         whole, size = state.get("halved_micro_batch", (0, 0))
-        # If the flags have changed since, their micro-batch counts.
+        # Ignore the stored size if the flags give another micro-batch now.
         if whole == self.plan.micro_batch_size:
             logging.info(
                 "%d sequences are computed at once, as memory was exhausted "
@@ -309,8 +308,8 @@ class TrainingStep:
         )
 
     def _run_loop(self, iterator, num_steps):
-        # The condition is the host's count alone: with a flag the host would
-        # wait for the device after each step.
+        # The condition reads only a count on the host: if it read `is_healthy`,
+        # the host would wait for the device after each step.
         def is_unfinished(done, is_healthy, metrics, sums):
             del is_healthy, metrics, sums
             return done < num_steps
@@ -396,7 +395,7 @@ class TrainingStep:
         name, own = self.objective.coupled, self.plan.per_replica
         inputs = {*self.objective.inputs, *layouts.INPUTS, "dropout_seeds"}
         every = {x: y for x, y in rows.items() if x not in inputs}
-        # The mask of [CLS] shows which rows are blank, so gather no more of it.
+        # The mask of [CLS] shows which rows are blank: gather no more columns.
         every[INPUT_MASK.name] = rows[INPUT_MASK.name][..., :1]
         every[name] = self._encode(rows)
         context = tf.distribute.get_replica_context()
@@ -557,7 +556,7 @@ def explain_out_of_memory(
 
 def _slice(value, start, size):
     """Returns `size` rows with a static size."""
-    # For value[start : start + size] XLA would not know the size.
+    # XLA would not know the size of value[start : start + size].
     shape = tf.shape(value)
     rest = tf.zeros_like(shape[1:])
     part = tf.slice(

@@ -132,7 +132,7 @@ class Trainer(abc.ABC):
         self._logged_step = 0
         self._compiles = True
         self._bar: progress.Bar | None = None
-        # The time of the next line about a step; 0 before the first call.
+        # The time of the next line in the log; 0 before the first call.
         self._line_due = 0.0
         self._dev_score = ""
         self._saved_at = 0.0
@@ -185,7 +185,7 @@ class Trainer(abc.ABC):
         self._logged_step = self.step
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restores weights, slots, step and the state of the step."""
+        """Restores weights, slots, step count and `TrainingStep.state`."""
         training_state.assign(
             self.variables,
             self.training_step.optimizer,
@@ -329,7 +329,7 @@ class Trainer(abc.ABC):
         return {}
 
     def _checkpoint_is_due(self, step: int) -> bool:
-        """Returns whether to save; only the chief's clock has an effect."""
+        """Returns whether to save; only the chief's result has an effect."""
         every = self._flags.save_checkpoints_steps
         limit = self._flags.save_checkpoints_secs
         if step % every == 0 or step == self._config.last_step:
@@ -405,7 +405,7 @@ class Trainer(abc.ABC):
         raise self._preemption.stopped(step)
 
     def write_summaries(self, group: str, values: Mapping[str, float]) -> None:
-        """Writes other TensorBoard summaries at the current step."""
+        """Writes TensorBoard summaries of a group at the current step."""
         self._open_log()
         if self._log is not None:
             with self._attempting():
@@ -413,7 +413,7 @@ class Trainer(abc.ABC):
         self._close_log()
 
     def write_held_out(self, step: int, results: Mapping[str, float]) -> None:
-        """Writes a line of scores, between lines of metrics."""
+        """Writes held-out scores as a line of the metrics file."""
         self._open_log()
         if self._log is not None:
             with self._attempting():

@@ -1,8 +1,8 @@
-"""Chooses whether padding is computed (`--unpad`), and adds its features.
+"""Chooses whether to leave padding out (`--unpad`), and finds the tokens.
 
 Without padding, equal batches and dropout give equal losses, up to the order of
-additions. The rows of a micro-batch are rounded up to one of a few numbers, as
-a program is compiled for each number; see `layouts.find_tokens_of_parts`.
+additions. The number of tokens of a micro-batch is rounded up to one of a few
+numbers, as a program is compiled for each; see `layouts.find_tokens_of_parts`.
 """
 
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def token_finder(
     longest: Sequence[int],
     shapes: Sequence[Sequence[int]] = (),
 ) -> Callable[[Mapping[str, tf.Tensor]], Rows]:
-    """Returns a function that adds the tokens to a replica's rows.
+    """Returns a function that adds the indices of tokens to a replica's rows.
 
     Args:
       plan: How a batch is split.

@@ -7,8 +7,8 @@ between the two programs. With `--xla=on` on several GPUs, one program computes
 all of this, and collectives overlap the backward pass.
 `chains`: the operations between the matrix products, see
 bert_tf/modeling/fused.py. That is faster on CPUs, where oneDNN's products are
-faster than XLA's. Each weight's update is a program, as on a CPU XLA would copy
-weights that a program assigns.
+faster than XLA's. Each weight's update is a program that returns its new value:
+on a CPU XLA would copy weights that a program assigns.
 `off`: nothing is compiled.
 
 Shapes:
@@ -87,7 +87,7 @@ def choose(flag: str, kind: str, deterministic: bool = False) -> str:
 def max_lengths(
     flag: str, kind: str, deterministic: bool, num_length_buckets: int
 ) -> int:
-    """Returns the maximum number of lengths of batches; 0 means any number."""
+    """Returns how many lengths batches may have; 0 means any number."""
     if num_length_buckets or choose(flag, kind, deterministic) != STEP:
         return 0
     terminal.detail(
@@ -104,9 +104,8 @@ class Compilation:
     Args:
       flag: `--xla`.
       kind: "CPU", "GPU" or "TPU".
-      row_shapes: Feature to the shape of its rows, for each length that
-        batches may have, in ascending order; by default all batches have one
-        shape.
+      row_shapes: For each length of batches, in ascending order, a dict from
+        feature to the shape of its rows; by default all batches have one shape.
       deterministic: Whether operations must be deterministic.
 
     Attributes:
@@ -222,7 +221,7 @@ class Compilation:
         return self._by_length(program)
 
     def wrap_part(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a function of a replica, compiled if updates are together.
+        """Returns a function of a replica, compiled if `updates_together`.
 
         Outside of compiled programs, many operations on few numbers cost a GPU
         more than few operations on many numbers.
