@@ -103,7 +103,7 @@ lock: setup-test
 
 
 bench:
-	@echo "Each prints a ratio to a named peer on its last line; see its --help."
+	@echo "Most print a ratio to a named peer on their last line; see their --help."
 	@ls benchmarks/*.py | grep -v __init__ | sed 's|^|  $(PYTHON_RUN) |'
 
 release: setup

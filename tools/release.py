@@ -25,6 +25,7 @@ _UNRELEASED = "## [Unreleased]\n"
 _PLACES = {
     "bert_tf/__init__.py": r'(?m)(^__version__ = ")[^"]+',
     "CITATION.cff": r"(?m)(^version: ).+$",
+    "MODULE.bazel": r'(?m)(^    name = "bert_tf",\n    version = ")[^"]+',
     "docs/installing.md": r"(dist/bert_tf-)\d[^-]*",
 }
 
