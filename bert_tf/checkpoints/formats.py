@@ -88,7 +88,7 @@ def read(
         prefix; or a name for `names.resolve`, which is fetched.
       source_format: One of `flags.groups.FORMATS`, or `TF_HUB`; by default
         detected.
-      allow_missing: Names of weights that may be missing or unused.
+      allow_missing: A pattern of names that may be missing or unused.
       cache_dir: As for `names.resolve`.
       offline: As for `names.resolve`.
 
@@ -117,7 +117,7 @@ def _recognized(path: str) -> list[str]:
     names = (*FORMATS, "keras")
     detected = [name for name in names if module_of(name).recognizes(path)]
     if "bert_tf" in detected and "tf1" in detected:
-        detected.remove("tf1")  # The TF1 checkpoints are the run's own.
+        detected.remove("tf1")  # Training wrote these checkpoints, too.
     # A SavedModel counts last, as it may be an export of the model beside it.
     if not detected and module_of(TF_HUB).recognizes(path):
         return [TF_HUB]

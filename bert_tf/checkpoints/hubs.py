@@ -172,7 +172,7 @@ def needed_files(names: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _limited_answers() -> Iterator[None]:
-    """Limits the size and the time of answers; the library sets no limits.
+    """Limits the size and the time of answers, as huggingface_hub does not.
 
     The library names cache files after headers of answers. A header with "/" or
     ".." could lead out of the cache, so it is an error.
@@ -463,7 +463,7 @@ def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
         if cached:
             return cached
         raise _not_cached(name, config.get_cache_folder())
-    # Lock, as kagglehub does not: two processes would write the same files.
+    # Without a lock, two processes of kagglehub would write the same files.
     place = cache.get_cached_path(handle.with_version(1))
     lock = locks.exclusive(os.path.dirname(place), "fetches")
     try:

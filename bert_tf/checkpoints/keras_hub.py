@@ -142,7 +142,7 @@ def read_model(
 
 
 def _load(cls: Any, path: str, **options) -> Any:
-    """Returns an object of a class of KerasHub from a preset."""
+    """Loads a preset as an object of a KerasHub class."""
     try:
         with tf.device("CPU"):
             # Use an absolute path: "x" could name one of KerasHub's presets.
@@ -195,7 +195,7 @@ def _check_size(path: str, expected: int) -> None:
     parts = [part for part in parts if part.is_file()]  # Skip symlink loops.
     if not parts:
         stored_files.require(os.path.join(path, _WEIGHTS_FILE))
-    # A weight takes at least 2 bytes, so the files hold at most this many.
+    # A weight takes at least 2 bytes, so the files hold at most `most` weights.
     most = sum(part.stat().st_size for part in parts) // 2
     if not isinstance(metadata, dict) or expected != metadata.get(
         "parameter_count", min(expected, most)

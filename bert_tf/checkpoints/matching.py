@@ -86,7 +86,7 @@ def match(
       Reading a weight that is not finite raises `UserError`.
 
     Raises:
-      UserError: If tensors are missing, unused or of another shape; lists them.
+      UserError: For all tensors that are unused, missing or misshapen.
     """
     shapes = tensors.shapes
     parts = {weight_map.ENCODER, weight_map.POOLER, *heads}
@@ -309,14 +309,14 @@ def match_optimizer_state(
       tensors: All slots, and the step if it is stored.
       weights: Canonical name to shape of the weights.
       source: The checkpoint's name in an error, for instance its path.
-      allow_missing: Names of slots that may be missing or unused.
+      allow_missing: A pattern of slots that may be missing or unused.
 
     Returns:
       The state, slots <float32> and the step <int64>; and the names of unused
       slots, which belong to no weight.
 
     Raises:
-      UserError: If slots do not fit; the message lists them.
+      UserError: If slots do not fit; the error lists all of them.
     """
     slots = weight_map.SLOT_SUFFIXES
     expected: dict[str, Shape] = {weight_map.GLOBAL_STEP: ()}

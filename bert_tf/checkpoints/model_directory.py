@@ -228,7 +228,7 @@ def read_model(
     Args:
       path: A model directory; the output directory of a training run; or a
         checkpoint in it, to read the weights and optimizer state from.
-      allow_missing: Names of weights that may be missing or unused.
+      allow_missing: A pattern of names that may be missing or unused.
     """
     located = _locate(path)
     if located is None:
@@ -285,7 +285,7 @@ def _locate(path: str) -> tuple[str, str | None] | None:
     directory = os.path.join(folder, MODEL_FOLDER)
     if not tf.io.gfile.exists(os.path.join(directory, CHECKSUMS_FILE)):
         return None
-    # The best model of a fine-tuning run may be older than the last checkpoint,
+    # The model of a fine-tuning run may be older than its last checkpoint,
     # so a checkpoint is read only if `path` names it.
     if folder == path:
         task = stored_files.read_object(os.path.join(directory, TASK_FILE))

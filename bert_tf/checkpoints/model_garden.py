@@ -134,7 +134,7 @@ def read_model(
     Args:
       path: A directory with one checkpoint, `bert_config.json` and
         `vocab.txt`, or the prefix of the checkpoint in it.
-      allow_missing: Names of weights that may be missing or unused.
+      allow_missing: A pattern of names that may be missing or unused.
     """
     prefix = tf1_checkpoint.find_prefix(path)
     checkpoint = ObjectCheckpoint(prefix)

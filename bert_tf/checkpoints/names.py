@@ -101,7 +101,7 @@ def resolve(
 
 @functools.cache
 def _log_path(name: str) -> None:
-    """Logs, once per name, that a path is read, not the model it could name."""
+    """Logs, once per name, that a path is read though it names a model, too."""
     logging.info(
         "%s is a path here, so it is read; the model of that name is not "
         "fetched.",
@@ -218,7 +218,7 @@ def _lift(folder: str) -> None:
 
 
 def _check(title: str, url: str, folder: str, release: Release | None) -> None:
-    """Checks that a folder holds a model and, for a release, its own files."""
+    """Checks that a folder has a model and, for a release, released files."""
     names = os.listdir(folder)
     if release:
         absent = sorted(set(_RELEASED_FILES) - set(names))

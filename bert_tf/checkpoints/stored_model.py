@@ -94,7 +94,7 @@ class StoredModel:
         return self._with_head(lambda value: value[order], task)
 
     def with_folded_temperature(self) -> "StoredModel":
-        """Returns the model with the head divided by the task's temperature."""
+        """Returns the model with head weights divided by the temperature."""
         task = dict(self.task)
         divisor = np.float32(task.pop("temperature", None) or 1.0)
         return self._with_head(lambda value: value / divisor, task)
@@ -259,7 +259,7 @@ def not_carried(
     parts: Collection[str] | None = None,
     has_optimizer: bool = False,
 ) -> list[str]:
-    """Returns a sentence that lists what a format cannot store; [] if nothing.
+    """Returns a sentence on what a format cannot store; [] if it stores all.
 
     Args:
       format_name: The format, as the subject of the sentence.

@@ -67,7 +67,7 @@ def read_model(
 
     Args:
       path: The directory of a SavedModel.
-      allow_missing: Names of weights that may be missing or unused. If the
+      allow_missing: A pattern of names that may be missing or unused. If the
         pattern matches a head's variables, the head is not read.
     """
     graph = _read_graph(os.path.join(path, _FILE))

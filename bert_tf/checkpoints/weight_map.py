@@ -379,7 +379,7 @@ def from_format(
         "dense",
         "output",
     ):
-        # Formats at most transpose these, so `to_format` also undoes itself.
+        # `to_format` only transposes here, if at all; a second call undoes it.
         return to_format(value, layout, weights_format, 1)
     if layout == "per_head_out":
         return value.reshape(value.shape[0], -1)

@@ -64,7 +64,7 @@ _POOLED = {
 # Kind of model -> the class of transformers that has its heads.
 ARCHITECTURES = {
     "embeddings": "BertModel",
-    "encoder": "BertModel",  # The last counts when BertModel is read.
+    "encoder": "BertModel",  # Keep it last: a BertModel is read as this.
     "pretraining": "BertForPreTraining",
     "masked_lm": "BertForMaskedLM",
     "next_sentence": "BertForNextSentencePrediction",

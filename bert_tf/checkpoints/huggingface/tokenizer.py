@@ -219,7 +219,7 @@ def _read_vocabulary(
     for path, token_of in stored.items():
         for row in added:
             index, token = row["id"], row["content"]
-            # vocab.txt has an empty line if no line can hold the token.
+            # A line is empty for a token that no line can hold; fill it in.
             there = token_of[index] = token_of.get(index) or token
             if there != token or not 0 <= index < vocab_size:
                 raise UserError(
@@ -458,7 +458,7 @@ def _to_vocab(vocabulary: Vocabulary) -> dict[str, int]:
     id_of = {token: index for index, token in enumerate(vocabulary.tokens)}
     added = vocabulary.only_added_ids
     rest = {x: i for x, i in id_of.items() if i not in added}
-    # Leave them out only if transformers would assign the same ids to them.
+    # Omit added tokens only if transformers would assign them the same ids.
     if added == {*range(len(rest), len(rest) + len(added))}:
         return rest
     return id_of | {x["content"]: x["id"] for x in vocabulary.added_tokens}

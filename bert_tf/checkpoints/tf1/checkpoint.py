@@ -60,7 +60,7 @@ def find_prefix(path: str) -> str:
         the checkpoint of the latest step.
 
     Raises:
-      UserError: If there is none, or several and not all names have steps.
+      UserError: If no checkpoint exists, or several do and a name lacks a step.
     """
     if tf.io.gfile.isdir(path):
         return _find_in_directory(path)
@@ -170,7 +170,7 @@ def open_tensors(path: str, object_based: bool = False) -> Tensors:
 
 
 def _count_bytes(prefix: str, reader: Any) -> tuple[int, int]:
-    """Returns the bytes that the tensors need and the data files have."""
+    """Returns how many bytes the tensors need and the data files have."""
     dtypes = reader.get_variable_to_dtype_map()
     needed = sum(
         math.prod(shape) * dtypes[name].size
@@ -203,7 +203,7 @@ def read_weights(
     Args:
       path: A path for `find_prefix`.
       config: The shape of the model.
-      allow_missing: Names of tensors that may be missing or unused.
+      allow_missing: A pattern of names that may be missing or unused.
 
     Raises:
       UserError: If the checkpoint is damaged, or holds another model.
