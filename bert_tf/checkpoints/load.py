@@ -373,7 +373,7 @@ def load_into(
       source: The name of the tensors in an error, for instance a path.
 
     Raises:
-      UserError: For all tensors that are unused, missing or misshapen.
+      UserError: If any tensor is unused, missing or misshapen.
     """
     variables = bert_model.named_variables(model)
     # `Tensors` has all shapes, so check them before a tensor is read.

@@ -86,7 +86,7 @@ def match(
       Reading a weight that is not finite raises `UserError`.
 
     Raises:
-      UserError: For all tensors that are unused, missing or misshapen.
+      UserError: If any tensor is unused, missing or misshapen.
     """
     shapes = tensors.shapes
     parts = {weight_map.ENCODER, weight_map.POOLER, *heads}
@@ -316,7 +316,7 @@ def match_optimizer_state(
       slots, which belong to no weight.
 
     Raises:
-      UserError: If slots do not fit; the error lists all of them.
+      UserError: If a slot has no weight, has another shape, or lacks its pair.
     """
     slots = weight_map.SLOT_SUFFIXES
     expected: dict[str, Shape] = {weight_map.GLOBAL_STEP: ()}

@@ -218,7 +218,7 @@ def _lift(folder: str) -> None:
 
 
 def _check(title: str, url: str, folder: str, release: Release | None) -> None:
-    """Checks that a folder has a model and, for a release, released files."""
+    """Checks that a folder holds a model; for a release, checks the hashes."""
     names = os.listdir(folder)
     if release:
         absent = sorted(set(_RELEASED_FILES) - set(names))
