@@ -63,8 +63,8 @@ def locked_output(
     """Locks --output and yields the directory to write.
 
     Raises:
-      UserError: As `check_paths`, or if another process writes to --output,
-        or the disk is full.
+      UserError: As for `check_paths`; if another process writes to --output; or
+        if the disk is full.
     """
     arguments = config.input, config.output, config.overwrite
     output = check_paths(*arguments)
@@ -73,7 +73,7 @@ def locked_output(
         errors.naming(config.output),
         locks.one_writer(output, "--output", is_replaced=True),
     ):
-        # Check again: another process may have written before this lock.
+        # Check again: another process may have written before we had the lock.
         yield check_paths(*arguments)
 
 
@@ -177,7 +177,7 @@ def _compile(pattern: str | None) -> re.Pattern | None:
 
 
 def _check_normalization(config: Flags, stored: StoredModel) -> None:
-    """Checks that the target's tokenizer supports the normalization."""
+    """Checks that the format has the model's normalization and pooling."""
     if stored.normalization != ORIGINAL and config.target_format != "bert_tf":
         raise UserError(
             f"The model in {stored.path} was trained with "
@@ -201,7 +201,7 @@ def _write(
     source_format: str,
     config: Flags,
 ) -> str:
-    """Writes the model; returns lines about the directory."""
+    """Writes the model; returns a report on the directory."""
     write_model = formats.module_of(config.target_format).write_model
     options = {}
     if config.target_format == "bert_tf":
@@ -240,7 +240,7 @@ def _write(
 
 
 def _card(stored: StoredModel, source_format: str, config: Flags) -> str:
-    """Returns the model card of a model directory."""
+    """Returns the model card of the converted model."""
     kind = stored.task["kind"]
     is_foreign = config.target_format == "huggingface"
     program = cli.program("run/fill_mask.py")

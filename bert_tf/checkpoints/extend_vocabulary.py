@@ -4,7 +4,7 @@ The embedding of a new word is the mean of the embeddings of its old tokens: the
 row of "covid" is the mean of the rows of "co" and "##vid". The word's output
 bias in the masked-LM head is the mean of the tokens' biases. Logits are linear
 in embedding and bias, so the word's logit is the mean of the tokens' logits.
-All other weights stay exactly as they are, and every old token keeps its id.
+Other weights and ids stay as they are, but words may replace [unusedN] tokens.
 
 Words are normalized as text is; a word that no text can match is an error.
 """
@@ -35,7 +35,7 @@ from bert_tf.text.vocabulary import CONTINUATION
 from bert_tf.text.vocabulary import Vocabulary
 
 _UNUSED = re.compile(r"\[unused\d+\]")
-# Put before a continuation, so that its text is normalized as within a word.
+# "##Ing" is normalized as "aIng", so that "Ing" counts as the rest of a word.
 _FRONT = "a"
 _SHOWN_ON_SCREEN = 8
 _SHOWN_IN_CARD = 100
@@ -49,7 +49,7 @@ class NewTokens:
       source: The file.
       tokens: Each new token, in the order of the file, and the ids of the
         tokens that the old vocabulary splits it into.
-      left_out: The line and token of each word that is not new: it is in the
+      left_out: The line and token of each word that is already in the
         vocabulary or in an earlier line.
     """
 
@@ -170,7 +170,7 @@ def _unused_ids(vocabulary: Vocabulary) -> list[int]:
 def _add_to_vocabulary(
     model: StoredModel, new: NewTokens, ids: Sequence[int]
 ) -> StoredModel:
-    # The table may have more rows than tokens, so append after its last row.
+    # Embeddings may have more rows than tokens, so append after the last row.
     tokens = [""] * max(model.config.vocab_size, max(ids) + 1)
     for index in model.vocabulary.token_ids:
         tokens[index] = model.vocabulary.tokens[index]
@@ -240,8 +240,8 @@ def read_new_tokens(
 ) -> NewTokens:
     r"""Reads new words, one a line, and splits them with the old vocabulary.
 
-    A line that starts with "##" is a token that continues words. Words that the
-    vocabulary has and repeated words are left out and listed.
+    A line that starts with "##" is a token that continues words. `left_out`
+    lists repeated words and words that the vocabulary has already.
 
     Args:
       path: The file: UTF-8, lines end in \n.
@@ -309,7 +309,7 @@ def _normalize(
 def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
     """Splits a "##" token as the rest of a word: "##chain" to "##chai", "##n".
 
-    The tokenizer itself cannot: it splits only whole words.
+    The tokenizer cannot do this, as it splits only whole words.
     Source: WordpieceTokenizer (tokenization.py:308-359 of the original), from
     the second round of its loop on.
     """
@@ -330,7 +330,7 @@ def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 def _changes(extension: Extension, most: int) -> dict[str, dict[str, str]]:
-    """Returns the report's headings and rows, with at most `most` words."""
+    """Returns the report's headings and rows; lists at most `most` words."""
     new, ids = extension.new, extension.ids
     source, model = extension.source, extension.model
     changes: dict[str, dict[str, str]] = {}

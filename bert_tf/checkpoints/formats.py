@@ -38,7 +38,7 @@ _MODULES = {
     "tf1": "bert_tf.checkpoints.tf1.checkpoint",
     "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
-# Folders with files: presets of KerasHub and SavedModels have subfolders.
+# Folders of a model that `check_folder` looks into; "/" is the model's own.
 _FOLDERS = ("/", "/assets/", "/assets/tokenizer/", "/variables/")
 
 
@@ -88,7 +88,7 @@ def read(
         prefix; or a name for `names.resolve`, which is fetched.
       source_format: One of `flags.groups.FORMATS`, or `TF_HUB`; by default
         detected.
-      allow_missing: Names of weights that may be missing or unused.
+      allow_missing: A pattern of names that may be missing or unused.
       cache_dir: As for `names.resolve`.
       offline: As for `names.resolve`.
 
@@ -117,7 +117,7 @@ def _recognized(path: str) -> list[str]:
     names = (*FORMATS, "keras")
     detected = [name for name in names if module_of(name).recognizes(path)]
     if "bert_tf" in detected and "tf1" in detected:
-        detected.remove("tf1")  # These are checkpoints of the model's run.
+        detected.remove("tf1")  # Training wrote these checkpoints, too.
     # A SavedModel counts last, as it may be an export of the model beside it.
     if not detected and module_of(TF_HUB).recognizes(path):
         return [TF_HUB]
@@ -131,7 +131,7 @@ def check_folder(path: str) -> None:
     are checked.
 
     Raises:
-      UserError: If there is one, as reading it could block forever.
+      UserError: If the folder holds one: reading it could block forever.
     """
     if paths.is_remote(path):
         return

@@ -30,7 +30,7 @@ from bert_tf.io import stored_files
 from bert_tf.recipes import releases
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# Raised for malformed answers of a server, as the hubs' libraries do not check.
+# The hubs' libraries raise these errors if a server's answer is malformed.
 _WRONG_ANSWERS = (
     AttributeError,
     LookupError,
@@ -53,8 +53,8 @@ _HUGGING_FACE_FILES = (
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
 )
-# Each format: a pattern of its weight files; its other files. The first that a
-# repository has is downloaded; pickles come last, as they need PyTorch.
+# Formats, best first: a pattern for the names of weight files, and other files.
+# Pickles come last, as reading them needs PyTorch.
 _FORMATS = (
     (
         r"(model\.weights|optimizer_state)\.safetensors",
@@ -89,12 +89,12 @@ _FORMATS = (
 
 
 def fetch_model(name: str, parts: re.Match, offline: bool) -> str:
-    """Returns the folder of a model on a hub.
+    """Returns the local folder of a hub's model; downloads it if needed.
 
     Args:
-      name: "hf://owner/name[@revision]", where a branch is looked up each time;
-        "kaggle://owner/model/keras/variation[/version]", by default in the
-        newest version; or ".../tensorFlow2/variation", a SavedModel.
+      name: "hf://owner/name[@revision]"; the commit of a branch is looked up
+        each time. Or "kaggle://owner/model/keras/variation[/version]", by
+        default the newest; or ".../tensorFlow2/variation", a SavedModel.
       parts: The result of `releases.parse_hub_name`.
       offline: If true, nothing is downloaded.
 
@@ -172,10 +172,10 @@ def needed_files(names: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _limited_answers() -> Iterator[None]:
-    """Limits the size and the time of answers; the library sets no limits.
+    """Limits the size and the time of answers, as huggingface_hub does not.
 
-    The library names cache files after headers of answers; a "/" or ".." in one
-    could lead out of the cache, so it is an error.
+    The library names cache files after headers of answers. A header with "/" or
+    ".." could lead out of the cache, so it is an error.
     """
     for library in ("httpx", "httpx2"):  # Otherwise they log every request.
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
@@ -272,7 +272,7 @@ def _fetch_snapshot(name: str, repository: str, revision: str) -> str:
         )
     elif _cached_snapshot(repository, revision) == folder:
         return folder
-    # Also records the branch's commit, so that it is found without the hub.
+    # This also records the branch's commit, so it is found offline later.
     folder = huggingface_hub.snapshot_download(
         repository, revision=revision, allow_patterns=chosen
     )
@@ -285,7 +285,7 @@ def _fetch_snapshot(name: str, repository: str, revision: str) -> str:
 
 
 def _verify_blob(name: str, path: str) -> None:
-    """Checks a large file's SHA-256, which is its ETag and names its blob."""
+    """Checks a large file's SHA-256, by which the cache names its blob."""
     blob = os.path.realpath(path)
     expected = os.path.basename(blob)
     if not _SHA256.fullmatch(expected):
@@ -347,8 +347,8 @@ def push_model(name: str, path: str, overwrite: bool = False) -> str:
         repository.
 
     Raises:
-      UserError: If there is no such model, the name is taken, or the hub or its
-        token does not allow it.
+      UserError: If there is no model at `path`, the name is taken, the token is
+        missing, or the hub refuses the upload.
     """
     parts = releases.parse_hub_name(name) if name.startswith("hf://") else None
     if not parts or parts[2]:
@@ -402,7 +402,7 @@ def _push(
             )
         # Delete the old model's files, or else they might be read instead.
         stale = {*needed_files(api.list_repo_files(repository))} - {*chosen}
-    # These import TensorFlow, which takes seconds, so the checks come first.
+    # These modules import TensorFlow, which takes seconds, so check first.
     from bert_tf.checkpoints import formats
     from bert_tf.checkpoints import model_directory
 
@@ -426,7 +426,7 @@ def _push(
 
 
 def _with_license(card: str) -> str:
-    """Returns a card, with the base model's license if its own is unknown."""
+    """Returns the card; replaces an unknown license by the base model's."""
     base = re.search(r'^base_model: "(.+)"$', card, re.MULTILINE)
     unknown = 'license: "unknown"'
     if base and unknown in card:
@@ -438,7 +438,7 @@ def _with_license(card: str) -> str:
 
 
 def _files_in(folder: str) -> list[str]:
-    """Returns the files of a folder by their paths in it."""
+    """Returns the paths of all files below a folder, relative to it."""
     return [
         os.path.relpath(os.path.join(parent, file), folder)
         for parent, _, names in os.walk(folder)
@@ -463,7 +463,7 @@ def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
         if cached:
             return cached
         raise _not_cached(name, config.get_cache_folder())
-    # The library has no lock, so two processes would write the same files.
+    # Without a lock, two processes of kagglehub would write the same files.
     place = cache.get_cached_path(handle.with_version(1))
     lock = locks.exclusive(os.path.dirname(place), "fetches")
     try:

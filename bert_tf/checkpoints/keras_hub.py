@@ -7,10 +7,9 @@ tokenizer.json, assets/tokenizer/vocabulary.txt
 task.json, task.weights.h5, preprocessor.json
                                  a model for a task, such as a classifier
 
-KerasHub's encoder is the original's with the tanh form of GELU and an epsilon
-of 1e-12 in layer normalization; it has a pooler and a single dropout rate. The
-classifier is its only head that matches: its masked-LM head computes something
-else.
+KerasHub's encoder computes the same as the original's, with the tanh form of
+GELU and an epsilon of 1e-12 in layer normalization. It has a pooler and one
+dropout rate. The classifier is the only head that equals the original's.
 """
 
 import io
@@ -55,7 +54,7 @@ _CONFIG_KEYS = {
     "max_sequence_length": "max_position_embeddings",
     "num_segments": "type_vocab_size",
 }
-# The settings of KerasHub's tokenizer that can be reproduced here.
+# Settings of KerasHub's tokenizer; presets with other values are refused.
 _RULES = {
     "split": only(True),
     "suffix_indicator": only(vocabulary_lib.CONTINUATION),
@@ -109,7 +108,7 @@ def recognizes(path: str) -> bool:
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads a preset of a `BertBackbone` or of a task on it; see `formats`."""
+    """Reads a preset of a `BertBackbone` or a task model; see `formats`."""
     errors.require("interop")
     config = _read_config(path)
     vocabulary, settings, tokenizer_notes = _read_tokenizer(
@@ -143,7 +142,7 @@ def read_model(
 
 
 def _load(cls: Any, path: str, **options) -> Any:
-    """Returns an object of a class of KerasHub from a preset."""
+    """Loads a preset as an object of a KerasHub class."""
     try:
         with tf.device("CPU"):
             # Use an absolute path: "x" could name one of KerasHub's presets.
@@ -187,7 +186,8 @@ def _read_config(path: str) -> BertConfig:
 def _check_size(path: str, expected: int) -> None:
     """Checks that a preset has as many weights as its config describes.
 
-    KerasHub would allocate any number of weights, and ignore surplus layers.
+    KerasHub does not check this: it would allocate any number of weights, and
+    ignore layers in the file that the config lacks.
     """
     file = os.path.join(path, _METADATA_FILE)
     metadata = files.read_json(file) if os.path.isfile(file) else {}
@@ -195,7 +195,7 @@ def _check_size(path: str, expected: int) -> None:
     parts = [part for part in parts if part.is_file()]  # Skip symlink loops.
     if not parts:
         stored_files.require(os.path.join(path, _WEIGHTS_FILE))
-    # A weight takes at least two bytes, so the files bound the number.
+    # A weight takes at least 2 bytes, so the files hold at most `most` weights.
     most = sum(part.stat().st_size for part in parts) // 2
     if not isinstance(metadata, dict) or expected != metadata.get(
         "parameter_count", min(expected, most)
@@ -213,7 +213,7 @@ def _read_tokenizer(
     import keras_hub
 
     if not os.path.isfile(os.path.join(path, _TOKENIZER_FILE)):
-        # KerasHub writes no vocab.txt, but users may have added one.
+        # KerasHub writes no vocab.txt, but read it if a user has added one.
         vocabulary, settings, notes = stored_model.read_vocabulary(
             path, vocab_size, f"A preset without {_TOKENIZER_FILE}"
         )
@@ -285,7 +285,7 @@ def build_backbone(stored: StoredModel, allow_activation_change: bool = False):
       A `keras_hub.models.BertBackbone`.
 
     Raises:
-      UserError: If KerasHub has no such model.
+      UserError: If KerasHub's BERT cannot represent the model.
     """
     errors.require("interop")
     import keras_hub
@@ -353,8 +353,8 @@ def write_model(
         classifier.save_to_preset(directory)
     else:
         backbone.save_to_preset(directory)
-        # In a preset without a preprocessor, KerasHub's tasks pack 512 tokens,
-        # which may be more than the model has positions.
+        # Without a preprocessor in the preset, KerasHub's tasks pack 512 tokens
+        # even if the model has fewer positions.
         if preprocessor is not None:
             preprocessor.save_to_preset(directory)
     return sentences
@@ -388,7 +388,7 @@ def _check_model(stored: StoredModel, allow_activation_change: bool) -> None:
 
 
 def _heads(stored: StoredModel) -> list[str]:
-    """Returns the heads of a model, the pooler included."""
+    """Returns the heads of a model, including the pooler."""
     heads = dict.fromkeys(map(weight_map.head_of, stored.weights))
     return [head for head in heads if head]
 
@@ -425,7 +425,7 @@ def _check_vocabulary(stored: StoredModel) -> list[str]:
 
 
 def _describe(stored: StoredModel) -> list[str]:
-    """Returns sentences on what a preset changes or leaves out of a model."""
+    """Returns sentences on what a preset of the model changes or leaves out."""
     config = stored.config
     sentences = stored_model.not_carried(
         "KerasHub's format",

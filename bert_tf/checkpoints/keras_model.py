@@ -1,7 +1,7 @@
-"""Keras models as stored models: in memory, and in `.keras` files.
+"""Reads Keras models, in memory or in `.keras` files, as stored models.
 
-The assets/ of a `.keras` file have the text files of a model directory, if the
-model has any; files that earlier versions wrote have no text files.
+A `.keras` file keeps the text files of a model directory in assets/, if the
+model has any. Files of earlier versions have none.
 """
 
 import json

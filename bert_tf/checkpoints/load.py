@@ -109,7 +109,7 @@ def check_vocabulary(
       stored: The stored model.
       vocabulary_hash: Hash of the data's vocabulary, or None if unknown.
       source: The data, for the error.
-      allow_change: Whether to only log a difference.
+      allow_change: Whether a difference is only logged.
 
     Raises:
       UserError: If the vocabularies differ: ids would mean other tokens.
@@ -133,8 +133,8 @@ def check_vocabulary(
 def load_weights(model: keras.Model, stored: StoredModel) -> "LoadReport":
     """Assigns stored weights to a model of `bert_tf.modeling`; logs a report.
 
-    A head may be missing on either side as a whole: a new head keeps its
-    initial values.
+    The model or `stored` may lack a whole head. A head that is not stored keeps
+    its initial values.
 
     Raises:
       UserError: If the weights do not fit; then no weight is changed.
@@ -197,7 +197,7 @@ def build_model(
 
     Args:
       stored: The result of `formats.read`.
-      kind: As for `bert_tf.load_model`, like the arguments below.
+      kind: See `bert_tf.load_model`, also for the arguments below.
       labels: Names of the labels.
       num_labels: The number of labels.
       new_parts: Parts to initialize randomly.
@@ -364,8 +364,8 @@ def load_into(
 ) -> LoadReport:
     """Assigns tensors to the model's weights of the same canonical name.
 
-    A head may be missing on either side as a whole; optimizer state is
-    ignored. Every other difference is an error, and then no weight is changed.
+    The model or `tensors` may lack a whole head. Optimizer state is ignored.
+    Every other difference is an error, and then no weight is changed.
 
     Args:
       model: A model of `bert_tf.modeling`.
@@ -373,7 +373,7 @@ def load_into(
       source: The name of the tensors in an error, for instance a path.
 
     Raises:
-      UserError: Listing everything unmatched, missing or of another shape.
+      UserError: If any tensor is unused, missing or misshapen.
     """
     variables = bert_model.named_variables(model)
     # `Tensors` has all shapes, so check them before a tensor is read.

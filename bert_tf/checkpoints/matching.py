@@ -33,9 +33,9 @@ class Report:
 
     Attributes:
       loaded: Canonical names of the weights found.
-      reshaped: The loaded weights that the format keeps in another layout.
+      reshaped: The loaded weights that have another layout in the format.
       missing: Canonical names of missing weights that `allow_missing` permits;
-        they get the initial values of a new model.
+        these weights get the initial values of a new model.
       unused: The format's names of unused tensors that `allow_missing` permits.
       expected: The format's names of tensors that hold no information, such
         as copies.
@@ -86,7 +86,7 @@ def match(
       Reading a weight that is not finite raises `UserError`.
 
     Raises:
-      UserError: Listing everything missing, unused or of another shape.
+      UserError: If any tensor is unused, missing or misshapen.
     """
     shapes = tensors.shapes
     parts = {weight_map.ENCODER, weight_map.POOLER, *heads}
@@ -127,7 +127,7 @@ def match(
 
 @dataclasses.dataclass(frozen=True)
 class _Match:
-    """The weight map's rows that a checkpoint has or lacks, by their name."""
+    """The rows that a checkpoint has and lacks, by the format's names."""
 
     config: BertConfig
     shapes: Mapping[str, Shape]
@@ -149,7 +149,7 @@ class _Match:
         return self._head_sizes.get(weight_map.part_of(row.name), 0)
 
     def misshapen(self) -> list[str]:
-        """Returns a phrase for each tensor of another shape than expected."""
+        """Returns a phrase for each tensor with an unexpected shape."""
         phrases = []
         for name, row in self.found.items():
             expected = weight_map.shape_in(
@@ -222,7 +222,7 @@ def _is_rearranged(layout: str, weights_format: str) -> bool:
 
 
 def _initial_value(name: str, shape: Shape, config: BertConfig) -> np.ndarray:
-    """Returns a weight's initial value, which depends on its name and shape."""
+    """Returns a missing weight's initial value; its name is the random seed."""
     if name.endswith("/gamma"):
         return np.ones(shape, np.float32)
     if len(shape) == 1:
@@ -237,7 +237,7 @@ def _initial_value(name: str, shape: Shape, config: BertConfig) -> np.ndarray:
 
 
 def _describe(verb: str, names: list[str]) -> list[str]:
-    """Returns one clause that lists the first of `names`, if there are any."""
+    """Returns a clause that lists at most 8 names; [] if there are none."""
     if not names:
         return []
     shown = names[:8] + ([f"{len(names) - 8} more"] if len(names) > 8 else [])
@@ -300,7 +300,7 @@ def match_optimizer_state(
     source: str,
     allow_missing: re.Pattern | None = None,
 ) -> tuple[Tensors, tuple[str, ...]]:
-    """Checks that each slot belongs to a weight and has the weight's shape.
+    """Checks that each slot (a moment of Adam) has a weight of its shape.
 
     A weight may lack both slots: the original has none for weights without a
     gradient, such as the pooler in its SQuAD models.
@@ -309,14 +309,14 @@ def match_optimizer_state(
       tensors: All slots, and the step if it is stored.
       weights: Canonical name to shape of the weights.
       source: The checkpoint's name in an error, for instance its path.
-      allow_missing: Names of slots that may be missing or unused.
+      allow_missing: A pattern of slots that may be missing or unused.
 
     Returns:
       The state, slots <float32> and the step <int64>; and the names of unused
       slots, which belong to no weight.
 
     Raises:
-      UserError: Listing everything that does not fit.
+      UserError: If a slot has no weight, has another shape, or lacks its pair.
     """
     slots = weight_map.SLOT_SUFFIXES
     expected: dict[str, Shape] = {weight_map.GLOBAL_STEP: ()}

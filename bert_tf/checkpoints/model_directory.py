@@ -10,7 +10,7 @@ to no other files, so it can be moved or copied:
   model.weights.safetensors    the weights, by the original's names
   optimizer_state.safetensors  Adam's moments and the step, if they are known
   README.md                    the model card
-  checksums.json               SHA-256 of all of these; the card may be edited
+  checksums.json               SHA-256 of the files above; the card may change
 
 Models trained on records with an unknown vocabulary lack vocab.txt and
 tokenizer.json.
@@ -60,7 +60,7 @@ WEIGHTS_FILE = "model.weights.safetensors"
 OPTIMIZER_FILE = "optimizer_state.safetensors"
 README_FILE = "README.md"
 CHECKSUMS_FILE = "checksums.json"
-# The folder of a training run's output directory that holds the model.
+# The folder for the model in the output directory of a training run.
 MODEL_FOLDER = "model"
 
 _REQUIRED = (CONFIG_FILE, TASK_FILE, WEIGHTS_FILE, README_FILE)
@@ -99,14 +99,14 @@ _DATA_SETS = dict.fromkeys(_GLUE, "nyu-mll/glue") | {
     "train-v2.0.json": "rajpurkar/squad_v2",
     "eng.train": "eriktks/conll2003",
 }
-# The hub shows only these scores, so the card lists no others.
+# A card's header lists only these scores, as the hub shows no others.
 _METRIC = re.compile(
     r"(?:(?:subset|masked_lm|macro|micro)_)?(accuracy|f1|precision|recall)|"
     r"exact_match|matthews_correlation|pearson|spearmanr|"
     r"mean_squared_error|mean_absolute_error"
 )
 _BASE = re.compile(r'^(license|base_model): *"?([^"\n]+?)"? *$', re.MULTILINE)
-# The folders of a path (absolute, or below ~, . or ..), which cards leave out.
+# The folders of a path that begins with /, ~, . or ..; cards leave them out.
 _FOLDERS = re.compile(
     r"(?<![\w:/.\])}])(?:~|\.\.?)?/(?:[^\s/,;|'\"()]+/)+(?=[^\s,;|'\"()])"
 )
@@ -132,7 +132,7 @@ def write(
       vocabulary: The vocabulary, if known.
       tokenizer_settings: The tokenizer's `settings`; None if and only if the
         vocabulary is None.
-      task: JSON values; `kind` is a key of `weight_map.HEADS`.
+      task: The contents of task.json; `kind` is a key of `weight_map.HEADS`.
       readme: The model card.
 
     Raises:
@@ -202,7 +202,7 @@ def text_files(stored: StoredModel) -> dict[str, str]:
 def parse_vocabulary(
     contents: Mapping[str, str], source: str
 ) -> tuple[Vocabulary | None, dict[str, Any] | None]:
-    """Returns the vocabulary and the tokenizer's settings; Nones if missing."""
+    """Returns vocabulary and tokenizer settings; None for both if missing."""
     if VOCAB_FILE not in contents:
         return None, None
     # Only \n ends a line: a vocabulary may contain other line separators.
@@ -227,8 +227,8 @@ def read_model(
 
     Args:
       path: A model directory; the output directory of a training run; or a
-        checkpoint of the run, with the weights and optimizer state to read.
-      allow_missing: Names of weights that may be missing or unused.
+        checkpoint in it, to read the weights and optimizer state from.
+      allow_missing: A pattern of names that may be missing or unused.
     """
     located = _locate(path)
     if located is None:
@@ -285,7 +285,7 @@ def _locate(path: str) -> tuple[str, str | None] | None:
     directory = os.path.join(folder, MODEL_FOLDER)
     if not tf.io.gfile.exists(os.path.join(directory, CHECKSUMS_FILE)):
         return None
-    # A fine-tuning run may keep the model of a step before its last checkpoint,
+    # The model of a fine-tuning run may be older than its last checkpoint,
     # so a checkpoint is read only if `path` names it.
     if folder == path:
         task = stored_files.read_object(os.path.join(directory, TASK_FILE))
@@ -332,7 +332,7 @@ def _check_files(path: str) -> frozenset[str]:
 
 
 def read_checksums(path: str) -> dict[str, str]:
-    """Returns the SHA-256 of each file that a model directory lists, by name.
+    """Returns file name -> SHA-256, as a model directory lists them.
 
     Raises:
       UserError: If checksums.json is damaged or lists files outside `path`.
@@ -434,7 +434,7 @@ def card_header(
       task: The contents of task.json, with the results by split.
       source: Name, revision or path of the model that training started from or
         that was converted. If on disk, its card gives license and base model.
-      data_files: The files of the splits.
+      data_files: Name of a split -> its data file.
       library: The library that loads the model.
     """
     data_files = {k: paths.base_names(x) for k, x in (data_files or {}).items()}

@@ -1,6 +1,6 @@
 """Reads and writes checkpoints of the TensorFlow Model Garden.
 
-They are object-based checkpoints of TensorFlow 2 of models from
+They are TensorFlow 2's object-based checkpoints of models from
 `official.nlp.modeling`: a `BertEncoderV2` or the older functional
 `BertEncoder`, alone or in a `BertPretrainerV2`, `BertClassifier`,
 `BertSpanLabeler` or `BertTokenClassifier`. `bert_config.json` and `vocab.txt`
@@ -9,9 +9,8 @@ are in the same directory, as in the Model Garden's releases.
 An object-based checkpoint stores a graph of objects. An object has children
 with local names, mostly the attributes of a Python object; some objects are
 variables. A variable's value is stored under one of the paths to the variable.
-Wherever a BERT's variables are, they get the names in the weight map's column
-`model_garden`: an encoder may be the checkpoint's `encoder`, its `model`, or
-deep inside another model.
+An encoder may be the checkpoint's `encoder`, its `model`, or deep inside
+another model; its variables always get the names in `Row.model_garden`.
 
 In the Model Garden as here, `hidden_act` "gelu" is the tanh approximation.
 """
@@ -51,11 +50,11 @@ _HEADS = (
     weight_map.SQUAD,
     weight_map.TAGGER,
 )
-# Keys that the Model Garden's configuration class adds; `embedding_size` is the
-# width of factorized embeddings, which BERT does not have.
+# Keys that only the Model Garden's configuration class has. `embedding_size` is
+# the width of factorized embeddings, which `_read_config` refuses.
 _IGNORED_KEYS = ("backward_compatible", "embedding_size")
-# Code that builds activations with another name in the Model Garden: there, the
-# string "gelu" is the exact form, which tf_keras has.
+# `hidden_act` here -> code for the same activation in the Model Garden, where
+# the string "gelu" is the exact form, as in tf_keras.
 _ACTIVATIONS = {
     "gelu": 'tf_utils.get_activation("gelu")',
     "gelu_erf": '"gelu"',
@@ -67,7 +66,7 @@ _VALUE = "VARIABLE_VALUE"
 _VALUE_SUFFIX = f"/.ATTRIBUTES/{_VALUE}"
 _ESCAPED = re.compile(r"\.([.S])")
 
-# The children of a BertEncoderV2, and of a BertEncoder since 2021.
+# Names of the children of a BertEncoderV2, and of a BertEncoder since 2021.
 _EMBEDDINGS = (
     "_embedding_layer",
     "_position_embedding_layer",
@@ -76,7 +75,7 @@ _EMBEDDINGS = (
 )
 _LAYERS = "_transformer_layers"
 _POOLER = "_pooler_layer"
-# An older BertEncoder numbers its layers after this prefix.
+# In an older BertEncoder, a layer's name is this prefix and a number.
 _NUMBERED = "layer_with_weights-"
 # Names in checkpoints released in 2020 -> names in later checkpoints.
 _OLD_NAMES = {
@@ -85,8 +84,8 @@ _OLD_NAMES = {
 }
 
 _NEXT_SENTENCE = "model/classification_heads/0"
-# The name of a head's pooler in a model's `checkpoint_items`. A key escapes the
-# period by doubling it.
+# The name of a head's pooler in a model's `checkpoint_items`. Paths in a
+# checkpoint escape a period by a second one.
 _HEAD_POOLER = "next_sentence.pooler_dense"
 _HEAD_POOLER_PATH = "next_sentence..pooler_dense"
 # By head: alias -> path. The Model Garden reaches an object by several paths;
@@ -135,7 +134,7 @@ def read_model(
     Args:
       path: A directory with one checkpoint, `bert_config.json` and
         `vocab.txt`, or the prefix of the checkpoint in it.
-      allow_missing: Names of weights that may be missing or unused.
+      allow_missing: A pattern of names that may be missing or unused.
     """
     prefix = tf1_checkpoint.find_prefix(path)
     checkpoint = ObjectCheckpoint(prefix)
@@ -192,7 +191,7 @@ def match(
     config: BertConfig,
     allow_missing: re.Pattern | None,
 ) -> tuple[Tensors, matching.Report]:
-    """Matches the variables found, and reports all others as unused."""
+    """Matches the variables in `found`; reports all others as unused."""
     rows = weight_map.rows(config)
     names = {row.model_garden for row in rows} - {None}
     variables = {n: x for n, x in found.variables.items() if n in names}
@@ -200,7 +199,7 @@ def match(
     for variable in checkpoint.objects():
         if checkpoint.key(variable) and variable not in used:
             name = checkpoint.name(variable)
-            # If another variable has this name, add a number, or one is lost.
+            # Add the object's number to a taken name, or a variable is lost.
             taken = name in variables
             label = f"{name} (object {variable})" if taken else name
             variables[label] = variable
@@ -317,8 +316,8 @@ class ObjectCheckpoint:
     def variables(self, start: int) -> Iterator[tuple[str, int]]:
         """Yields path and object of each variable at and below an object.
 
-        Paths are escaped as in keys, where a slash separates names. A variable
-        with several paths is yielded once for each path.
+        A slash separates the names in a path; the names are escaped as in keys.
+        A variable with several paths is yielded once for each path.
         """
         yield from self._walk((start,), ())
 
@@ -334,7 +333,7 @@ class ObjectCheckpoint:
                 )
 
     def key(self, variable: int) -> str | None:
-        """Returns the key of an object's value; None without a value."""
+        """Returns the key of an object's value; None if it has no value."""
         for attribute in self._nodes[variable].attributes:
             if attribute.name == _VALUE:
                 return attribute.checkpoint_key
@@ -345,7 +344,7 @@ class ObjectCheckpoint:
         return self.key(variable).removesuffix(_VALUE_SUFFIX)
 
     def full_name(self, variable: int) -> str:
-        """Returns the variable's own name."""
+        """Returns the name that the variable had when it was saved."""
         names = [x.full_name for x in self._nodes[variable].attributes]
         return names[0] if names else ""
 
@@ -371,7 +370,7 @@ def write_checkpoint(
     aliases: Mapping[str, str],
     full_names: Mapping[str, str],
 ) -> None:
-    """Writes a checkpoint of plain objects.
+    """Writes a checkpoint in which plain modules hold the variables.
 
     Args:
       prefix: The checkpoint, without the suffixes.
@@ -380,7 +379,7 @@ def write_checkpoint(
       full_names: Path -> the variable's own name, if it differs from the path.
     """
     root = tf.train.Checkpoint()
-    # On the CPU, or else the copies would take an accelerator's memory.
+    # Use the CPU, or else the variables would take an accelerator's memory.
     with tf.device("CPU:0"):
         for path, value in tensors.items():
             variable = tf.Variable(value, name=full_names.get(path, path))
@@ -413,10 +412,10 @@ class Found:
     """The variables of a BERT in a checkpoint.
 
     Attributes:
-      variables: The variables by the weight map's names; also further variables
-        below the same objects, with names that the weight map does not have.
+      variables: Name in the weight map -> variable; also other variables below
+        the same objects, with names that the weight map lacks.
       unused: Variables that are no weights, for instance of a pooler that the
-        model does not compute.
+        model does not use.
       notes: Sentences for the user.
     """
 
@@ -525,7 +524,7 @@ def _head_objects(
             elif name in ("classifier", "span_labeling"):
                 yield f"model/{name}", child
             elif name == "classification":
-                # In the older BertPretrainer, the head is a model of one layer.
+                # An older BertPretrainer's head is a model; take its layer.
                 layer = checkpoint.children(child).get(f"{_NUMBERED}0")
                 if layer is not None:
                     yield f"{_NEXT_SENTENCE}/out_proj", layer
@@ -576,7 +575,7 @@ def complete(
     """Adds the copies and aliases of weights that Model Garden models need.
 
     Args:
-      tensors: Name in the weight map -> value.
+      tensors: The weight map's name for the Model Garden -> value.
 
     Returns:
       The tensors, with a copy of the pooler for a next-sentence head; and the

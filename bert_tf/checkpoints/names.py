@@ -45,7 +45,7 @@ _KAGGLE = re.compile(
 )
 _TRUE = ("1", "true", "yes", "on")
 _ORIGIN_FILE = "origin.json"
-# Removed from unpacked archives, so that only the model's folder may be left.
+# `_lift` removes these, so that an archive with one folder is recognized.
 _OTHER_FILES = ("__MACOSX", ".DS_Store", _ORIGIN_FILE)
 _WEIGHTS = (".index", ".safetensors", ".bin", ".h5", "saved_model.pb")
 _RELEASED_FILES = (
@@ -66,8 +66,8 @@ def resolve(
     Args:
       name: A path or a name; see the module.
       cache_dir: Folder for downloaded archives; by default BERT_TF_CACHE, else
-        `bert_tf` in the user's cache. The hubs' libraries have their own.
-      offline: If true, nothing is downloaded; by default BERT_TF_OFFLINE.
+        `bert_tf` in the user's cache. The hubs' libraries use others.
+      offline: If true, downloads nothing; by default BERT_TF_OFFLINE decides.
 
     Raises:
       UserError: If the name is neither a path nor a known name, or the model
@@ -101,7 +101,7 @@ def resolve(
 
 @functools.cache
 def _log_path(name: str) -> None:
-    """Logs, once per name, that a path is read, not the model of that name."""
+    """Logs, once per name, that a path is read though it names a model, too."""
     logging.info(
         "%s is a path here, so it is read; the model of that name is not "
         "fetched.",
@@ -172,7 +172,7 @@ def _fetch(
         download.announce(f"Fetching {title} ({size}) from {url} to {folder}.")
 
     with locks.exclusive(folder, "fetches"):
-        if os.path.isfile(complete):  # Another process held the lock before.
+        if os.path.isfile(complete):  # Another process has fetched it.
             return folder
         archive = f"{folder}.archive"
         advice = "the address, or give a model's directory on disk"
@@ -208,7 +208,7 @@ def _lift(folder: str) -> None:
     inner = os.path.join(folder, names[0]) if len(names) == 1 else ""
     if not os.path.isdir(inner):
         return
-    # Rename it first, as a file in it may have the folder's own name.
+    # Rename the inner folder first, as it may hold a file of its own name.
     moved = f"{folder}/{'_' * 250}"
     os.rename(inner, moved)
     for name in os.listdir(moved):
@@ -218,7 +218,7 @@ def _lift(folder: str) -> None:
 
 
 def _check(title: str, url: str, folder: str, release: Release | None) -> None:
-    """Checks that a folder holds a model and, for a release, its files."""
+    """Checks that a folder holds a model; for a release, checks the hashes."""
     names = os.listdir(folder)
     if release:
         absent = sorted(set(_RELEASED_FILES) - set(names))

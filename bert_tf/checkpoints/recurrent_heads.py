@@ -2,12 +2,12 @@
 
 `weight_map` has a row for each weight of a plain BERT. A `BertConfig` does not
 contain the number and the size of BiLSTMs, so the names and shapes in a
-checkpoint determine which rows are added:
+checkpoint determine which rows this module adds:
 
   <head>/layer_combination/{weights,scale}   weighted sums of layers
   <head>/bilstm_{n}/{forward,backward}/{kernel,recurrent_kernel,bias}
 
-Only the formats bert_tf and tf1 have these weights.
+Only the formats bert_tf, tf1 and keras have these weights.
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
 
     Args:
       config: The shape of the encoder.
-      shapes: Canonical name to shape, of all weights of a checkpoint. If one is
-        in bilstm_1, all rows of bilstm_0 and bilstm_1 are returned as required.
+      shapes: Canonical name to shape of all weights of a checkpoint. A name in
+        bilstm_1 adds all rows of bilstm_0 and bilstm_1, as both are required.
     """
     result = {row.name: row for row in weight_map.rows(config)}
 
@@ -153,7 +153,7 @@ def arguments(
 
 
 def _head_type(task: Mapping[str, Any], number: int) -> str:
-    """Returns the type of the head; TF1 checkpoints have no task.json."""
+    """Returns the head's type; without task.json, BiLSTMs determine it."""
     return task.get("head") or ("bilstm" if number else "linear")
 
 

@@ -44,7 +44,7 @@ class StoredModel:
       weights: Canonical name to value, <float32>, read on access.
       vocabulary: The vocabulary, or None if unknown.
       tokenizer_settings: The tokenizer's `settings`, or None.
-      task: JSON values: `kind` (a key of `weight_map.HEADS`) and its settings:
+      task: JSON values: `kind` (a key of `weight_map.HEADS`) and settings:
         `labels` (a list of names, if the head has labels), `problem_type`
         ("single_label", "multi_label" or "regression", for kind
         "classification"), `max_seq_length`, ...
@@ -94,7 +94,7 @@ class StoredModel:
         return self._with_head(lambda value: value[order], task)
 
     def with_folded_temperature(self) -> "StoredModel":
-        """Returns the model with its head divided by the temperature."""
+        """Returns the model with head weights divided by the temperature."""
         task = dict(self.task)
         divisor = np.float32(task.pop("temperature", None) or 1.0)
         return self._with_head(lambda value: value / divisor, task)
@@ -118,8 +118,8 @@ class StoredModel:
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        # Cached: each trial of a grid search needs it, and hashing a large
-        # model takes seconds.
+        # Cached: each trial of a grid search needs the hash, and to hash a
+        # large model takes seconds.
         description = {
             "config": self.config.to_dict(),
             "vocabulary": self.vocabulary and self.vocabulary.hash,
@@ -166,7 +166,7 @@ class StoredModel:
     @property
     def normalization(self) -> str:
         """The text normalization, one of `config.NORMALIZATIONS`."""
-        # Earlier versions did not store it, so the default is the original's.
+        # Models of earlier versions lack the key and use the original's.
         return (self.tokenizer_settings or {}).get("normalization", ORIGINAL)
 
     @property
@@ -259,12 +259,12 @@ def not_carried(
     parts: Collection[str] | None = None,
     has_optimizer: bool = False,
 ) -> list[str]:
-    """Returns a sentence that lists what a format cannot store; [] if nothing.
+    """Returns a sentence on what a format cannot store; [] if it stores all.
 
     Args:
       format_name: The format, as the subject of the sentence.
       stored: The model.
-      settings: Names in the task that the format keeps.
+      settings: Keys of the task that the format keeps.
       parts: The parts of the weights that the format keeps; by default all.
       has_optimizer: Whether the format keeps the optimizer's state.
     """
@@ -289,18 +289,17 @@ def read_vocabulary(
     name: str = "vocab.txt",
     lower_case: bool | None = None,
 ) -> tuple[Vocabulary | None, dict[str, Any] | None, list[str]]:
-    """Reads the vocabulary beside a checkpoint, and derives its case.
+    """Reads the vocabulary beside a checkpoint; derives lower case from it.
 
     Args:
       directory: The directory of the file, which may be missing.
       vocab_size: Rows of the model's word embeddings.
-      source: The format, as the subject of a sentence.
+      source: The format, as the subject of a note.
       name: The name of the file.
       lower_case: Whether the model reads lower case; None to derive it.
 
     Returns:
-      The vocabulary and the tokenizer's `settings`, or None, and notes for the
-      user.
+      The vocabulary and tokenizer `settings`, None without a file; and notes.
 
     Raises:
       UserError: If the file is damaged or the vocabulary has another size.
@@ -328,11 +327,11 @@ def note_lower_case(
 
 
 def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:
-    """Returns whether a vocabulary is of a model that reads lower case.
+    """Returns whether a model with this vocabulary reads lower case.
 
-    Used for formats that do not store the case. Text is lower-cased if capitals
-    are in less than 5% of the entries: released cased vocabularies have at
-    least 16%, and users may add 1% to an uncased vocabulary. Warns from 5% to
+    Used for formats that do not store the case. Text is lower-cased if less
+    than 5% of the entries have capitals. Released cased vocabularies have at
+    least 16%; uncased ones reach about 1% if users add words. Warns from 5% to
     10%, unless `flag` gives --do_lower_case.
     """
     share = _capital_share(vocabulary)
@@ -347,7 +346,7 @@ def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:
 
 
 def describe_capitals(vocabulary: Vocabulary) -> str:
-    """Returns a clause on the entries of a vocabulary with capital letters."""
+    """Returns a clause on the share of entries with capital letters."""
     share = _capital_share(vocabulary)
     return (
         f"{share:.1%} of the vocabulary's entries in scripts with capital "
@@ -358,7 +357,8 @@ def describe_capitals(vocabulary: Vocabulary) -> str:
 def _capital_share(vocabulary: Vocabulary) -> float:
     """Returns the share of entries with capitals, without [CLS], <S>, ...
 
-    Caseless entries do not count, or a cased Korean vocabulary seems uncased.
+    Entries without cased letters are left out: otherwise a cased Korean
+    vocabulary would seem uncased.
     """
     words = [
         token
@@ -366,5 +366,5 @@ def _capital_share(vocabulary: Vocabulary) -> float:
         if token.lower() != token.upper()
         and token[0] + token[-1] not in ("[]", "<>")
     ]
-    # Not isupper(): U+211D is a capital letter without a lower-case form.
+    # Not isupper(): it is true for U+211D, which has no lower-case form.
     return sum(word != word.lower() for word in words) / max(1, len(words))

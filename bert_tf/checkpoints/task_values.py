@@ -1,4 +1,4 @@
-"""The kinds of the values in task.json and tokenizer.json.
+"""Checks the values in task.json and tokenizer.json.
 
 Imports no TensorFlow: scripts check their input before they import it.
 """
@@ -32,7 +32,8 @@ _TOKENIZER = {
     "preserve_special_tokens": FLAG,
     "vocabulary_hash": TEXT,
     "normalization": choice(*NORMALIZATIONS),
-    # A pattern of RE2 finds longer words, and RE2 repeats at most 1000 times.
+    # To find longer words, RE2 repeats a pattern this value + 1 times, and it
+    # allows at most 1000 times.
     "max_input_chars_per_word": integer(1, 999),
     "added_tokens": ADDED_TOKENS,
 }
@@ -54,7 +55,7 @@ _TASK = {
     "pooling": optional(TEXT),
     "normalize": optional(FLAG),
 }
-# Further values by the kind of the model.
+# Further values in task.json, by kind of model.
 _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
     "classification": {
         "problem_type": optional(

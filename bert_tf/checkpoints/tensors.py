@@ -24,10 +24,10 @@ _CHUNK_BYTES = 1 << 24
 
 
 class Tensors(Mapping[str, np.ndarray]):
-    """A mapping of tensors: it has all shapes, and reads a tensor on access.
+    """Tensors by name: shapes are in memory, and values are read on access.
 
-    It does not keep tensors, so converting a model takes no more memory than
-    its largest tensor.
+    Values are not kept, so converting a model takes no more memory than its
+    largest tensor.
 
     Args:
       shapes: Name to shape, in the order of iteration.
@@ -66,7 +66,7 @@ class Tensors(Mapping[str, np.ndarray]):
         return Tensors(shapes, lambda name: self._read(names[name]))
 
     def __or__(self, other: "Tensors") -> "Tensors":
-        """Returns the tensors of both; `other` has precedence."""
+        """Returns the tensors of `self` and `other`; `other` has precedence."""
         return Tensors(
             {**self.shapes, **other.shapes},
             lambda name: other[name] if name in other else self[name],
@@ -91,11 +91,11 @@ def read_safetensors(path: str) -> tuple[Tensors, dict[str, str]]:
     """Reads the header of a file; its tensors are read on access.
 
     Args:
-      path: The file; a remote file is read as a whole, at once.
+      path: The file. All tensors of a remote file are read at once.
 
     Returns:
-      The tensors, in the file's types, and name to type, for instance "F32" or
-      "BF16".
+      The tensors, in the file's types; and a dict of name to type, for instance
+      "F32" or "BF16".
 
     Raises:
       UserError: If the file is missing, truncated or damaged.
@@ -167,11 +167,11 @@ def write_safetensors(
       path: The file to write.
       tensors: Name to value.
       metadata: The metadata in the header.
-      integers: Names of <int64> tensors.
+      integers: Names of the tensors to write as <int64>.
     """
     header = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
-    # The widest type comes first, so that every tensor is aligned.
+    # 8-byte integers precede 4-byte floats, so that all tensors are aligned.
     names = sorted(tensors, key=lambda name: (name not in integers, name))
     for name in names:
         shape = tensors.shapes[name]

@@ -3,7 +3,7 @@
 The Model Garden's `export_tfhub_lib` writes an encoder, maybe with a masked-LM
 head, its vocabulary in `assets/` and the variable `do_lower_case`. A Keras
 model may wrap such a SavedModel in `hub.KerasLayer`, below a dense layer that
-classifies:
+classifies. The files, and what is read from each:
 
   saved_model.pb       objects, functions and assets   -> activation, vocabulary
   keras_metadata.pb    the layers of a Keras model     -> head
@@ -67,7 +67,7 @@ def read_model(
 
     Args:
       path: The directory of a SavedModel.
-      allow_missing: Names of weights that may be missing or unused. If the
+      allow_missing: A pattern of names that may be missing or unused. If the
         pattern matches a head's variables, the head is not read.
     """
     graph = _read_graph(os.path.join(path, _FILE))
@@ -142,7 +142,7 @@ def _read_graph(path: str) -> meta_graph_pb2.MetaGraphDef:
 
 
 def _child(checkpoint: ObjectCheckpoint, name: str) -> int | None:
-    """Returns the first variable with this local name, of any object."""
+    """Returns the first variable that any object has under this local name."""
     items = map(checkpoint.children, checkpoint.objects())
     named = (children[name] for children in items if name in children)
     return next(filter(checkpoint.key, named), None)
@@ -228,7 +228,7 @@ def _others(
     found: Found,
     allow_missing: re.Pattern | None,
 ) -> dict[str, int]:
-    """Returns the variables, by name, that are not BERT's and must be read."""
+    """Returns a head's variables by name: neither BERT's nor training state."""
     taken = {*found.variables.values(), *found.unused}
     return {
         name: item
@@ -262,13 +262,13 @@ def _read_head(
     try:
         dense = _dense_on_pooled_output(metadata, graph)
         task = {"problem_type": _problem_type(dense, metadata)}
-        # Pop the two variables: if any is left, the head is another one.
+        # Pop the two variables: if any is left, the head is not supported.
         named = {checkpoint.full_name(x): x for x in others.values()}
         head = {
             f"{_HEAD}/{name}": named.pop(f"{dense['name']}/{name}")
             for name in ("kernel", "bias")
         }
-    # Values that Keras would not write raise these, too, so refuse the head.
+    # Metadata that Keras would not write raises these, so refuse the head.
     except (AttributeError, LookupError, TypeError, ValueError):
         named = others
     if named:
@@ -293,8 +293,8 @@ def _read_metadata(
     if not stored_files.exists(file):
         text = graph.object_graph_def.nodes[0].user_object.metadata
         return stored_files.parse_json(text or "{}", path)
-    # No package here has the classes of this protocol buffer, so read fields by
-    # number: a `SavedMetadata` of `SavedObject`s, node_path = 3, metadata = 5.
+    # No installed package has the classes of this protocol buffer, so read the
+    # fields by number: in a `SavedObject`, 3 is node_path and 5 is metadata.
     try:
         for node in _fields(files.read_small(file)):
             values = {x.field_number: x.data for x in _fields(node.data)}

@@ -47,7 +47,7 @@ HEADS = {
     "embeddings": (),
 }
 
-# The placeholder in a row's shape for the number of labels: configs lack it.
+# In a row's shape, this stands for the number of labels, which configs lack.
 LABELS = "labels"
 
 Shape = tuple[int, ...]
@@ -66,7 +66,7 @@ class Row:
         same: no difference;
         dense: a kernel [in, out], which Hugging Face keeps as [out, in];
         per_head_out, per_head_bias, per_head_in: a kernel [in, out] or bias
-          [out] of attention. KerasHub and Model Garden split out or in into
+          [out] of attention. KerasHub and Model Garden split one axis into
           [heads, size]: a query kernel [768, 768] becomes [768, 12, 64];
         output: [labels, in], which KerasHub and Model Garden keep as [in,
           labels].
@@ -379,7 +379,7 @@ def from_format(
         "dense",
         "output",
     ):
-        # A second transposition undoes the first, so `to_format` undoes itself.
+        # `to_format` only transposes here, if at all; a second call undoes it.
         return to_format(value, layout, weights_format, 1)
     if layout == "per_head_out":
         return value.reshape(value.shape[0], -1)

@@ -8,7 +8,7 @@
   modules.json, ...  sentence-transformers: pooling, normalization, length
 
 Reads the directory of any of transformers' BERT classes, and writes the same
-weights as transformers itself. GELUs have other names than in the original:
+weights as transformers itself. The names of GELUs differ from the original's:
 "gelu" is the exact form in transformers and the tanh form here.
 """
 
@@ -64,7 +64,7 @@ _POOLED = {
 # Kind of model -> the class of transformers that has its heads.
 ARCHITECTURES = {
     "embeddings": "BertModel",
-    "encoder": "BertModel",  # After "embeddings", so BertModel is read as this.
+    "encoder": "BertModel",  # Keep it last: a BertModel is read as this.
     "pretraining": "BertForPreTraining",
     "masked_lm": "BertForMaskedLM",
     "next_sentence": "BertForNextSentencePrediction",
@@ -191,7 +191,7 @@ def read_model(
     checkpoint = huggingface_weights.read(path)
     classes = {f"tf{x.lower()}": x for x in ARCHITECTURES.values()}
     if checkpoint.keras_class in classes:
-        # Early versions may put the base class in config.json; replace it.
+        # config.json of early versions may name a base class; replace it.
         name = classes[checkpoint.keras_class]
         values = values | {"architectures": [name]}
     named_kind, unknown_class = kind_of(values, config_file)
@@ -307,7 +307,7 @@ def _read_modules(path: str, longest: int, lower_case: bool) -> dict[str, Any]:
     """Returns the settings of embeddings in sentence-transformers' files.
 
     They are `pooling`, `normalize` and `max_seq_length`. An unsupported setting
-    is added to `pooling`, as in "mean+Dense"; `config.check_pooling` raises.
+    is added to `pooling`, as in "mean+Dense"; `check_pooling` then raises.
     """
 
     def read(*names):
@@ -393,7 +393,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
 
 
 def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
-    """Returns the weights that the class for the model's kind has."""
+    """Returns the weights that transformers' class has, and notes."""
     kind = stored.task["kind"]
     architecture = ARCHITECTURES[kind]
     needed = {weight_map.ENCODER, *weight_map.HEADS[kind]}
@@ -436,7 +436,7 @@ def to_bert_config(
       The config, and notes for the user.
 
     Raises:
-      UserError: If no model of this project computes the same.
+      UserError: If no model of this project computes what the file describes.
     """
     _refuse_active(values, source)
     values = _DEFAULTS | values
@@ -445,7 +445,7 @@ def to_bert_config(
     theirs = values["hidden_act"]
     ours = _HIDDEN_ACTS[theirs]
     fields = {field.name for field in dataclasses.fields(BertConfig)}
-    # transformers lacks this key: its decoders have keys that raise above.
+    # transformers lacks this key; its left-to-right models are refused above.
     fields.remove("left_to_right")
     kept = {key: values[key] for key in values if key in fields}
     config = BertConfig.from_dict(kept | {"hidden_act": ours}, source)
@@ -470,7 +470,7 @@ def to_bert_config(
 
 def _refuse_active(values: Mapping[str, Any], source: str) -> None:
     inactive = dict(_INACTIVE)
-    # With another width, embeddings would be projected, unlike in this BERT.
+    # Embeddings of another width need a projection, which this BERT lacks.
     inactive["embedding_size"] = (values.get("hidden_size", 768),)
     for key, harmless in inactive.items():
         value = values.get(key)
@@ -484,7 +484,7 @@ def _refuse_active(values: Mapping[str, Any], source: str) -> None:
 
 
 def kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
-    """Returns the kind that `architectures` names, or the unknown class names.
+    """Returns the kind of the class in `architectures`, or the unknown names.
 
     Raises:
       UserError: If no class is known, and there is no model_type.

@@ -79,7 +79,7 @@ _IN_TOKENIZER = {
 
 @dataclasses.dataclass(frozen=True)
 class _TokenizerFiles:
-    """The parsed JSON files of a directory; missing files are empty."""
+    """The parsed JSON files of a directory; {} for a missing file."""
 
     directory: str
     config: Mapping[str, Any]
@@ -131,12 +131,12 @@ def read(
 def _settings(
     parsed: _TokenizerFiles, notes: list[str]
 ) -> tuple[bool | None, bool | None]:
-    """Returns lower-casing and accent stripping; None if no file states it."""
+    """Returns `lower_case` and `strip_accents`; None if no file states it."""
     config, rules = parsed.config, parsed.tokenizer.get("normalizer") or {}
     lower_case = rules.get("lowercase")
     strip_accents = rules.get("strip_accents")
-    # As in Hugging Face, BERT's classes read these two keys of
-    # tokenizer_config.json, and generic classes ignore them.
+    # As in Hugging Face, tokenizer_config.json comes first for BERT's classes,
+    # and generic classes ignore both keys there.
     is_generic = config.get("tokenizer_class") in _GENERIC_CLASSES
     if not is_generic and {"do_lower_case", "strip_accents"} & set(config):
         strip_accents = config.get("strip_accents")
@@ -219,7 +219,7 @@ def _read_vocabulary(
     for path, token_of in stored.items():
         for row in added:
             index, token = row["id"], row["content"]
-            # A line is empty if no line can hold its token; fill the token in.
+            # A line is empty for a token that no line can hold; fill it in.
             there = token_of[index] = token_of.get(index) or token
             if there != token or not 0 <= index < vocab_size:
                 raise UserError(
@@ -328,7 +328,7 @@ def _added_tokens(
 
 
 def _named_tokens(parsed: _TokenizerFiles) -> dict[str, dict[str, Any]]:
-    """Returns the special tokens that two files name: content to its flags."""
+    """Returns the special tokens in two of the files: content -> its flags."""
     values: list[Any] = []
     for file in (parsed.config, parsed.special_tokens):
         values += [x for key, x in file.items() if key.endswith("_token")]
@@ -350,7 +350,7 @@ def _check_equal(
     if rest in ([], [first]):
         return  # The usual case, so skip the slow sorting below.
     # transformers 5 stores "" for a line of white space, and only the last of
-    # two equal lines, so compare neither.
+    # equal lines, so skip white space and keep the last of equal lines.
     ids = [
         {token: id for id, token in sorted(rows.items()) if token.strip()}
         for rows in vocabularies.values()
@@ -381,7 +381,7 @@ def write(
         settings["lower_case"],
         settings["strip_accents"],
     )
-    # If both are equal, write null ("as lower case"), as in released models.
+    # As in released models, null means that accents follow lower case.
     accents = None if strip_accents == lower_case else strip_accents
 
     def write_json(name, values):
@@ -454,11 +454,11 @@ def _to_added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
 
 
 def _to_vocab(vocabulary: Vocabulary) -> dict[str, int]:
-    """Returns token to id, if possible without tokens that were only added."""
+    """Returns token -> id; omits tokens that were only added, if possible."""
     id_of = {token: index for index, token in enumerate(vocabulary.tokens)}
     added = vocabulary.only_added_ids
     rest = {x: i for x, i in id_of.items() if i not in added}
-    # Only added tokens with the ids that transformers assigns may be left out.
+    # Omit added tokens only if transformers would assign them the same ids.
     if added == {*range(len(rest), len(rest) + len(added))}:
         return rest
     return id_of | {x["content"]: x["id"] for x in vocabulary.added_tokens}

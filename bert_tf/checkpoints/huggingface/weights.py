@@ -1,8 +1,8 @@
 """Reads a Hugging Face directory's tensors: safetensors, PyTorch or Keras.
 
 Names are normalized to the form in `weight_map`: with the prefix "bert." for
-the encoder, and LayerNorm's parameters called weight and bias. transformers'
-TensorFlow classes wrote Keras' names and kernels to tf_model.h5 or safetensors.
+the encoder, and LayerNorm's parameters called weight and bias. Keras' names and
+kernels, from transformers' TensorFlow classes, are converted to PyTorch's.
 """
 
 import contextlib
@@ -47,14 +47,14 @@ _BARE = ("embeddings.", "encoder.", "pooler.")
 # "embeddings.LayerNorm.gamma" becomes "bert.embeddings.LayerNorm.weight".
 _OLD_SUFFIXES = {".LayerNorm.gamma": "weight", ".LayerNorm.beta": "bias"}
 _WORDS = "bert.embeddings.word_embeddings.weight"
-# Copies of other weights; a checkpoint may hold only the copy.
+# Name of a copy -> name of the weight. A checkpoint may hold only the copy.
 _COPIES = {
     "cls.predictions.decoder.weight": _WORDS,
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 _FLOATS = ("F32", "F16", "BF16", "F64")
 
-# A name with a folder could lead out of the directory, so it is refused.
+# A file name with a folder could lead out of the directory, so refuse it.
 _INDEX = {
     "weight_map": stored_files.Kind(
         "an object from tensors to files in this folder",
@@ -66,7 +66,7 @@ _INDEX = {
     )
 }
 
-# Keras names begin with any model name; drop all before one of these layers.
+# Names in Keras begin with models' names; drop all before one of these layers.
 _KERAS_LAYERS = ("bert", "cls", "classifier", "qa_outputs")
 _KERAS_KERNEL = "/kernel:0"
 
@@ -76,7 +76,7 @@ class Checkpoint:
     """The tensors of a directory.
 
     Attributes:
-      path: The file, or the index of the files.
+      path: The file of weights, or the index of several files.
       tensors: Values by the names in `weight_map`, in the file's types.
       types: The distinct types, in safetensors' notation.
       keras_class: The class in the name of a Keras model, in lower case.
@@ -144,7 +144,7 @@ def read(directory: str) -> Checkpoint:
 
 
 def _rename(tensors: Tensors, path: str) -> tuple[Tensors, dict[str, str]]:
-    """Returns tensors by `weight_map`'s name, and a dict to the file's name."""
+    """Renames the tensors as in `weight_map`; also returns new -> old names."""
     theirs: dict[str, str] = {}
     for name in tensors:
         ours = _normalize(name)
@@ -184,7 +184,7 @@ def _check_copies(checkpoint: Checkpoint) -> None:
 def _read_shards(
     index_file: str, read_file: Callable
 ) -> tuple[Tensors, dict[str, str]]:
-    """Reads the files in an index, which must list exactly their tensors."""
+    """Reads the files that an index names; it must list all their tensors."""
     folder = os.path.dirname(index_file)
     values = stored_files.read_object(index_file)
     stored_files.check(values, _INDEX, index_file, tuple(_INDEX))
@@ -232,8 +232,8 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
             mmap=zipfile.is_zipfile(path),
         )
     except Exception as error:
-        # PyTorch raises many types. Its message suggests to run the code in the
-        # file, so leave it out.
+        # PyTorch raises many types. Its message is left out, as it suggests to
+        # run the code in the file.
         raise UserError(
             f"{path} is damaged, or holds more than tensors, and is not read "
             f"({type(error).__name__} of PyTorch); copy it again, or save the "
@@ -273,7 +273,7 @@ def _read_keras(path: str) -> tuple[Tensors, dict[str, str]]:
     outside = []
 
     def add(name, item):
-        name = os.fsdecode(name)  # h5py gives bytes for names not in UTF-8.
+        name = os.fsdecode(name)  # h5py gives bytes if it is not UTF-8.
         # A compiled model may store the optimizer's state, too; skip it.
         is_state = name.startswith("optimizer_weights/")
         if isinstance(item, h5py.Dataset) and not is_state:
@@ -356,8 +356,8 @@ def _plain_shape(name: str, shape: Shape) -> Shape:
 def _torch_name(name: str) -> str:
     """Returns PyTorch's name of a Keras model's weight; others unchanged.
 
-    For instance "cls.predictions.bias" for "mlm___cls/tf_bert_for_masked_lm/
-    mlm___cls/predictions/bias:0".
+    "mlm___cls/tf_bert_for_masked_lm/mlm___cls/predictions/bias:0" becomes
+    "cls.predictions.bias".
     """
     parts = name.removesuffix(":0").replace("_._", "/").split("/")
     parts = [part.rpartition("___")[2] for part in parts]

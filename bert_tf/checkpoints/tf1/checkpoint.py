@@ -6,7 +6,7 @@
 
 A checkpoint is named by its prefix, for instance `bert_model.ckpt`. Checkpoints
 of training have other prefixes (`model.ckpt-1000`) and also hold Adam's moments
-and the step; a file `checkpoint` names the newest.
+and the step; a file `checkpoint` names the newest checkpoint.
 """
 
 import dataclasses
@@ -38,8 +38,8 @@ _CONFIG_FILE = "bert_config.json"
 _VOCAB_FILE = "vocab.txt"
 _PREFIX = "bert_model.ckpt"
 _STEP = re.compile(r"-(\d+)$")
-# TensorFlow turns some statuses into Python's own errors: reading past the end
-# of a file becomes an IndexError.
+# For a damaged file, TensorFlow may raise Python's own errors, such as
+# IndexError at the end of a file.
 READ_ERRORS = (
     tf.errors.OpError,
     IndexError,
@@ -56,11 +56,11 @@ def find_prefix(path: str) -> str:
 
     Args:
       path: A prefix, one of a checkpoint's files, or a directory. A directory
-        stands for the checkpoint that its file `checkpoint` names, or else the
-        latest step's.
+        stands for the checkpoint that its file `checkpoint` names, or else for
+        the checkpoint of the latest step.
 
     Raises:
-      UserError: If there is no checkpoint, or several without steps.
+      UserError: If no checkpoint exists, or several do and a name lacks a step.
     """
     if tf.io.gfile.isdir(path):
         return _find_in_directory(path)
@@ -112,7 +112,7 @@ def _read_state_file(directory: str) -> str | None:
 def is_object_based(prefix: str) -> bool:
     """Returns whether a checkpoint is object-based, as TensorFlow 2 writes it.
 
-    The index may be damaged, as only its bytes are searched for a key.
+    The index is only searched for the bytes of a key, so it may be damaged.
     """
     index = f"{prefix}.index"
     return tf.io.gfile.exists(index) and (
@@ -170,7 +170,7 @@ def open_tensors(path: str, object_based: bool = False) -> Tensors:
 
 
 def _count_bytes(prefix: str, reader: Any) -> tuple[int, int]:
-    """Returns the bytes that the tensors need and the data files have."""
+    """Returns how many bytes the tensors need and the data files have."""
     dtypes = reader.get_variable_to_dtype_map()
     needed = sum(
         math.prod(shape) * dtypes[name].size
@@ -203,7 +203,7 @@ def read_weights(
     Args:
       path: A path for `find_prefix`.
       config: The shape of the model.
-      allow_missing: Names of tensors that may be missing or unused.
+      allow_missing: A pattern of names that may be missing or unused.
 
     Raises:
       UserError: If the checkpoint is damaged, or holds another model.
@@ -250,13 +250,13 @@ def _check_types(prefix: str, names: Collection[str]) -> list[str]:
 def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes a checkpoint that the original reads.
 
-    The files are, byte for byte, those that TensorFlow 1 would write. They
-    appear as a whole, the index last: a checkpoint exists if its index does.
+    The files equal the files of TensorFlow 1, byte for byte. Each file appears
+    when it is complete, the index last: a checkpoint exists if its index does.
     An earlier checkpoint of the same prefix is replaced.
 
     Args:
       prefix: The checkpoint, without the suffixes.
-      tensors: Name to value; `Tensors` are read here, with one copy in memory.
+      tensors: Name to value; all values are in memory at once.
 
     Raises:
       tf.errors.OpError: If the disk is full or cannot be written to; then no
@@ -269,14 +269,14 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
         scratch = f"{index}.save"
         names = sorted(tensors)
         try:
-            # On the CPU, or else copies would take an accelerator's memory.
+            # Use the CPU, or else copies would take an accelerator's memory.
             with tf.device("CPU:0"):
                 tf.raw_ops.SaveV2(
                     prefix=scratch,
                     tensor_names=names,
                     shape_and_slices=[""] * len(tensors),
-                    # `identity` copies the tensor; without it the tensor would
-                    # keep its array alive.
+                    # Copy with `identity`, or else each tensor would keep its
+                    # NumPy array alive.
                     tensors=[
                         tf.identity(tf.convert_to_tensor(tensors[name]))
                         for name in names
@@ -298,8 +298,8 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
 def recognizes(path: str) -> bool:
     """Returns whether there is a TF1 checkpoint at `path`.
 
-    The checkpoint may be damaged or lack its configuration, as `read_model`
-    checks these. Object-based checkpoints of TensorFlow 2 do not count.
+    A damaged checkpoint or one without a config counts, as `read_model` raises
+    an error for it. Object-based checkpoints of TensorFlow 2 do not count.
     """
     try:
         prefixes = _find_prefixes(path)
@@ -401,7 +401,7 @@ def _describe_config(config: BertConfig) -> list[str]:
     """Returns sentences on settings that the original reads differently."""
     sentences = []
     if config.hidden_act == "gelu_erf":
-        # modeling.py:280-314 of the original raises ValueError for it.
+        # modeling.py:280-314 of the original raises ValueError for this name.
         sentences.append(
             f'{_CONFIG_FILE} has hidden_act "gelu_erf", the exact GELU, which '
             'the original refuses: its "gelu" is the tanh form, and was the '
