@@ -35,7 +35,7 @@ NEXT_SENTENCE_LABELS = ("is_next", "not_next")
 _IS_MASK = "is_mask"
 _IDS = "best_ids"
 _PROBABILITIES = "best_probabilities"
-# The maximum number of logits at once: 128 MiB, and 128 MiB of probabilities.
+# Limits the logits to 128 MiB at once, and the probabilities to 128 MiB.
 # Otherwise, rows with nothing but [MASK]s would take gigabytes.
 _MAX_LOGITS = 1 << 25
 
@@ -88,12 +88,12 @@ class FillMask(ServingHead):
     def tokenize_with_offsets(
         self, text: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Returns token ids and offsets, "[MASK]" as one token."""
+        """Returns token ids and offsets; "[MASK]" is one token."""
         parts = tf.strings.split(text, MASK)
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(
             parts.flat_values
         )
-        # The start of each part in its text, where the [MASK] before it ends.
+        # Each part starts in its text where the [MASK] before the part ends.
         size = len(MASK)
         sizes = tf.strings.length(parts.flat_values) + size
         begins = tf.cumsum(sizes, exclusive=True)
@@ -131,7 +131,7 @@ class FillMask(ServingHead):
     def attention_rows(
         self, strings: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Returns the rows of the texts."""
+        """Returns one packed row for each text."""
         return self.pack(strings).inputs
 
     def answer(
@@ -175,7 +175,7 @@ def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
 
 
 class NextSentence(Classification):
-    """Serves the next-sentence head of pretrained models, a classifier."""
+    """Serves the next-sentence head of pretrained models as a classifier."""
 
     kinds = ("pretraining", "next_sentence")
     outputs = ("next_sentence_logits",)
@@ -206,8 +206,8 @@ class Embeddings(ServingHead):
     Args, in addition to those of `ServingHead`:
       config: The configuration of the model.
       pooling: As for `heads.pool_tokens`.
-      layer: The index of the layer, from 0, or from -1 backward.
-      normalize: Whether each vector has length 1.
+      layer: The index of the layer: 0 is the first layer, -1 the last.
+      normalize: Whether to scale each vector to length 1.
 
     Raises:
       UserError: If the model has no such layer, or `pooling` is invalid.
