@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
     with errors.extras():
         value = getattr(importlib.import_module(_HOMES[name]), name)
         if _HOMES[name].startswith("bert_tf.modeling."):
-            # Classes in `modeling` read features; `with_text` adds raw texts.
+            # Classes in `modeling` read features. `with_text` adds raw texts.
             models = importlib.import_module("bert_tf.api.models")
             value = models.with_text(value)
     globals()[name] = value

@@ -103,8 +103,8 @@ def option(
       default: The flag's default; without one the flag is required.
       help_text: One sentence for `--help`.
       group: The flag's subject in `--help`, one of `GROUPS`.
-      affects: The flag's effect on training, one of `EFFECTS`. A change of a
-        flag that affects the weights is refused or logged on resume.
+      affects: The flag's effect on training, one of `EFFECTS`. When a run
+        resumes, a changed flag that affects the weights is refused or logged.
       name: The flag's name, if it differs from the name of the field.
       choices: The values that a text flag accepts.
       reads: The kind of path that the flag has: "file", "files" (globs with
@@ -112,7 +112,7 @@ def option(
       **rules: `at_least`, `above`, `at_most`, `below`: bounds of the value,
         unless the value is None. `needs`: a flag ("do_train"), a flag's value
         ("head=bilstm") or a tuple of them. If this flag is set, one of them
-        must be. `not_with`: a similar list, of which none may be set then.
+        must be. `not_with`: flags or values that must not be set with it.
 
     Raises:
       ValueError: For an unknown group, effect or rule.
@@ -138,7 +138,7 @@ def option(
 
 
 def fields_affecting(config_cls: type, *effects: str) -> frozenset[str]:
-    """Returns the names of a configuration's fields with one of the effects."""
+    """Returns the names of the fields that have one of the effects."""
     return frozenset(
         field.name
         for field in dataclasses.fields(config_cls)
@@ -147,7 +147,7 @@ def fields_affecting(config_cls: type, *effects: str) -> frozenset[str]:
 
 
 def check_pooling(pooling: str) -> None:
-    """Raises `UserError` unless `pooling` joins names of `POOLINGS` by "+"."""
+    """Raises `UserError` unless `pooling` is like "cls" or "cls+mean"."""
     if not set(str(pooling).split("+")) <= set(POOLINGS):
         raise UserError(
             f"The pooling of embeddings must be {', '.join(POOLINGS)}, or "
@@ -161,8 +161,8 @@ class BertConfig:
     """The hyperparameters of a BERT; the keys of `bert_config.json`.
 
     Source: modeling.py:34-100 of the original. `layer_norm_eps` and
-    `left_to_right` are additions. A file has them only if they are not at
-    their defaults, so that the original can read all other files.
+    `left_to_right` are additions. A file has an addition only if its value is
+    not the default, so that the original can read files without additions.
 
     Attributes:
       vocab_size: Rows of the word embedding table, V.
@@ -309,7 +309,7 @@ class BertConfig:
         return cls.from_dict(values, source)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the values by key, without additions at their defaults."""
+        """Returns the values by key; omits additions with default values."""
         values = dataclasses.asdict(self)
         for field in dataclasses.fields(self):
             is_added = field.name in ("layer_norm_eps", "left_to_right")

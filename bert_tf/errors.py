@@ -21,7 +21,7 @@ _UNPRINTABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 # A script's name in a text, such as run/serve.py, but not in a longer path.
 _SCRIPT = re.compile(r"(?<![\w./-])(?:python )?((?:run|export)/\w+\.py)\b")
 
-# Package -> the extra that installs it; a test compares with pyproject.toml.
+# Package -> extra that installs it; a test compares this with pyproject.toml.
 EXTRAS = {
     "ai_edge_litert": "tflite",
     "apache_beam": "beam",
@@ -189,7 +189,7 @@ def full_disks() -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Adds a path to an `OSError` that has none, such as for a full disk."""
+    """Adds a path to an `OSError` without one, as when a disk is full."""
     try:
         yield
     except OSError as error:
@@ -219,7 +219,7 @@ def extras() -> Iterator[None]:
 
 
 def require(extra: str) -> None:
-    """Checks that the packages of an extra are installed; imports none.
+    """Checks that an extra's packages are installed, without importing them.
 
     Raises:
       UserError: If a package is missing.

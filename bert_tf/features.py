@@ -16,7 +16,7 @@ class Feature:
       name: The key in the `tf.train.Example`.
       stored_dtype: The dtype in the record.
       dtype: The dtype of the model's input; the original casts int64 to int32.
-      length: The setting that is the number of values; "one" for one value.
+      length: The setting that has the number of values; "one" for one value.
     """
 
     name: str

@@ -35,7 +35,8 @@ LINES = ((BLUE, "o"), (ORANGE, "s"), (GRAY, "^"), (BLACK, "D"))
 
 # Longer names are drawn without their middle, to leave room for the plot.
 _MAX_NAME_CHARS = 28
-# With more labels, numbers do not fit into a matrix: a chart lists confusions.
+# With more labels, numbers do not fit into the cells of a confusion matrix. A
+# chart next to the matrix then lists the most frequent confusions.
 _MAX_LABELS_WITH_NUMBERS = 20
 # With more labels, names do not fit on the axes.
 _MAX_LABELS_WITH_NAMES = 200
@@ -186,7 +187,7 @@ def draw_bars(
       axes: The panel.
       names: The names of the rows, from the top.
       series: The values of each series by its label in the legend.
-      colors: The color of each series, or a list with a color for each bar.
+      colors: For each series, a color, or a list with a color for each bar.
       text: The format of the number at the end of a bar.
       name_width: The number of characters in a line of a row's name.
     """
@@ -348,7 +349,7 @@ def write_confusion_matrix(
 ) -> None:
     """Writes a confusion matrix as PNG, atomically.
 
-    A cell's color shows its share of all examples with the same correct label.
+    A cell's color shows the cell's share of all examples in its row.
 
     Args:
       path: The PNG.

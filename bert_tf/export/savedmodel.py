@@ -47,7 +47,7 @@ _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
 # Timed calls per row length; the model card has the median latency.
 _NUM_TIMINGS = 20
-# Rows per warm-up request: one, and several, as servers merge requests.
+# The numbers of rows in warm-up requests: one, or several as with batching.
 _WARMUP_BATCHES = (1, 4)
 
 # --head=auto uses the first of these heads that fits the model.
@@ -118,7 +118,7 @@ def write(
     Args: As for `run`.
 
     Returns:
-      By path of a version directory: its description and one example row.
+      For the path of each version: its description and one example row.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -138,7 +138,7 @@ def write(
         version = artifacts.choose_version(config.version, list(targets))
         export = prepare(config, origin)
         made = {}
-        # No version directory appears before all directories are complete.
+        # `stack` gives the directories their names only when all are complete.
         for output_dir, ids_only in targets.items():
             suffix = _IDS_SUFFIX if ids_only else ""
             artifact = Artifact(

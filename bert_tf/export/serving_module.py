@@ -239,7 +239,7 @@ def check_rows(inputs: _Tensors) -> dict[str, tf.Tensor]:
 
 
 def check_segments(model: keras.Model, inputs: _Tensors) -> tf.Operation:
-    """Asserts that segment ids are valid; invalid ids would give zeros."""
+    """Asserts that segment ids are valid: invalid ids would embed as zeros."""
     ids, last = inputs["segment_ids"], model.bert_config.type_vocab_size - 1
     expected = f"`segment_ids` must be from 0 to {last}."
     return tf.debugging.assert_equal(
@@ -265,9 +265,9 @@ def parse_examples(
 ) -> dict[str, tf.Tensor]:
     """Returns the features of tf.train.Examples <string>[B].
 
-    Each feature has the spec <string>[B] for one string per Example, or
-    <string>[B, None] for any number. Shorter lists of strings are padded with
-    "": ["a", "b"] and ["c"] become [["a", "b"], ["c", ""]].
+    A feature with the spec <string>[B] has one string per Example; a feature
+    with <string>[B, None] has any number. Shorter lists are padded with "":
+    ["a", "b"] and ["c"] become [["a", "b"], ["c", ""]].
     """
     features = {
         name: tf.io.FixedLenFeature([], tf.string)

@@ -230,7 +230,7 @@ class ServingHead:
             return answer
         probs = answer["probabilities"]
         shape = tf.shape(probs)
-        # Choices have no labels, so the classes are the numbers of choices.
+        # Choices have no labels, so their class names are their numbers.
         names = self.labels or tf.strings.as_string(tf.range(shape[1]))
         classes = tf.broadcast_to(names, shape)
         return answer | {"classes": classes, "scores": probs}
@@ -247,7 +247,7 @@ class ServingHead:
         return self.max_rows_at_once
 
     def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Reduces the outputs for some of the rows to the tensors to keep.
+        """Returns the tensors to keep of the model's outputs for some rows.
 
         `answer` reads the result in place of the model's outputs. By default,
         the result has the outputs that the attribute `outputs` names.
@@ -264,7 +264,7 @@ class ServingHead:
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns the answer to a request with token ids; by default `answer`.
+        """Answers a request with token ids; by default, calls `answer`.
 
         Args:
           outputs: The model's outputs for `rows.inputs`.

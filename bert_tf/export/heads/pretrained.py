@@ -44,7 +44,7 @@ _MAX_LOGITS = 1 << 25
 class FillMask(ServingHead):
     """Serves the masked-LM head, as `bert_tf.inference.fill_mask` uses it.
 
-    Only [MASK] is special in a text: other names in brackets are text. Tokens
+    Only [MASK] is special in a text: other names in brackets are words. Tokens
     beyond the maximum length are truncated, including [MASK]s.
 
     Args, in addition to those of `ServingHead`:
@@ -141,8 +141,8 @@ class FillMask(ServingHead):
 
         Returns:
           `tokens` <string>[B, P, k] and `probabilities` <float32>[B, P, k] for
-          the [MASK]s of each text from left to right, the most likely first;
-          padded with "" and 0.
+          the [MASK]s of each text from left to right, the most likely
+          candidate first; padded with "" and 0.
         """
         answer = self.answer_ids(outputs, rows)
         del answer["token_ids"]
@@ -151,10 +151,7 @@ class FillMask(ServingHead):
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns the outputs of `answer` and `token_ids` <int32>[B, P, k].
-
-        `token_ids` are padded with -1.
-        """
+        """Returns `answer` and `token_ids` <int32>[B, P, k], padded with -1."""
         best = outputs if _IDS in outputs else self.condense(outputs)
         # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
         is_mask = tf.expand_dims(rows.state[_IS_MASK], -1)
@@ -168,7 +165,7 @@ class FillMask(ServingHead):
 
 
 def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
-    """Adds an offset to the places of each row."""
+    """Adds an offset to all positions in each row."""
     return places.with_flat_values(
         places.flat_values + tf.gather(by, places.value_rowids())
     )

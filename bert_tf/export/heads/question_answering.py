@@ -465,7 +465,7 @@ def _choose(
         best = tf.where(has_span, _softmax(scores)[:, 0], 0)
         return _Chosen(has_span, best, tf.zeros_like(best))
     n_best_size = scores.shape[1]
-    # If "no answer" is one of the n best, it replaces the last span of them.
+    # If "no answer" is among the n best, the last of the n spans is dropped.
     num_ahead = tf.math.count_nonzero(
         scores >= nulls[:, tf.newaxis], axis=1, dtype=tf.int32
     )

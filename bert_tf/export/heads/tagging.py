@@ -37,7 +37,7 @@ class Tagging(ServingHead):
     Args, in addition to those of `ServingHead`:
       task: The task, which decodes the outputs.
       doc_stride: The maximum distance in tokens between the starts of two
-        windows; None for one window, after which words get the tag "O".
+        windows; None for one window: words after it get the tag "O".
 
     Raises:
       UserError: If tokens between windows would be lost.

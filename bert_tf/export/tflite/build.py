@@ -143,7 +143,7 @@ def make_function(
 ) -> tuple[Callable[..., dict[str, tf.Tensor]], dict[str, tf.TensorSpec]]:
     """Returns the function of a file and the specs of its inputs, by name.
 
-    The inputs are strings <string>[B], with choices <string>[B, C], or they are
+    The inputs are strings, <string>[B] or choices <string>[B, C], or they are
     `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T] or
     [R, C, T]. A free dimension is None. For ids, the outputs are the same as in
     an ids-only SavedModel, without `OMITTED_FOR_IDS`. For strings,
@@ -174,7 +174,7 @@ def make_function(
 
 
 def pack(build: Build, strings: Mapping[str, tf.Tensor]) -> Rows:
-    """Packs strings; `Rows.state` of `HEADS_WITH_OFFSETS` has the offsets."""
+    """Packs strings; for `HEADS_WITH_OFFSETS`, `Rows.state` has offsets."""
     # `reshape` fails if the inputs have different numbers of rows. Otherwise a
     # single row would be broadcast to the rows of another input.
     count = tf.shape(next(iter(strings.values())))[:1]

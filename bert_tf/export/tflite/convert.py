@@ -76,7 +76,7 @@ _FLOAT_OPERATORS = (
 # much the same for shares from 0.67 to 0.99.
 _USUAL = 0.98
 
-# A function that returns, for each call of the model, its inputs by name.
+# A function that returns the inputs of each call of the model, by name.
 Samples = Callable[[], Iterable[Mapping[str, np.ndarray]]]
 _BUILTINS = {
     number: name
@@ -105,7 +105,7 @@ def convert(
       samples: Returns inputs to calibrate "full_int8"; otherwise unused.
       text_operators: Whether the file may have TF-Text's operators.
       per_tensor: Whether a dense layer has one scale instead of one per
-        column, as runtimes before 2.15 need it.
+        column. Runtimes before 2.15 need this.
 
     Raises:
       UserError: If the file would need TensorFlow's own operators, or custom
@@ -152,7 +152,7 @@ def trace(
     function: Callable[..., dict[str, tf.Tensor]],
     specs: Mapping[str, tf.TensorSpec],
 ):
-    """Traces a function and gives its output tensors their names."""
+    """Traces a function, and names each output tensor after its key."""
 
     def named(**inputs):
         outputs = function(**inputs)
@@ -216,9 +216,10 @@ def _quantize(
 
 @contextlib.contextmanager
 def scaled_columns(model: keras.Model, samples: Samples) -> Iterator[None]:
-    """Scales dense layers' columns, measured on samples, in the context.
+    """Scales the columns of dense layers while the `with` block runs.
 
-    The model is from `inference.prepare`. Its outputs change only by rounding.
+    The scales are measured on samples. The model is from `inference.prepare`,
+    and its outputs change only by rounding.
     """
     projections = [
         layer
@@ -239,7 +240,7 @@ def scaled_columns(model: keras.Model, samples: Samples) -> Iterator[None]:
 
 
 def _excess(greatest: np.ndarray) -> np.ndarray:
-    """Returns each column's maximum divided by the usual one, at least 1.
+    """Returns each column's maximum divided by the usual maximum, at least 1.
 
     Maxima and quotients are <float32>[input width].
     """

@@ -191,7 +191,7 @@ def compute_outputs(
             answer = file.run(_inputs(file, rows, part))
             if task.variant is None and not _is_classification(task):
                 if "probabilities" in answer:
-                    # Only the best choice is scored; logits have the same best.
+                    # Only the best choice is scored; logits give the same one.
                     answer = {"logits": answer["probabilities"]}
                 answer = task.select_outputs(answer)
             for name, values in answer.items():

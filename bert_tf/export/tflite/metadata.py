@@ -239,9 +239,9 @@ def _append_files(content: bytes, texts: Mapping[str, str]) -> bytes:
         file.write(content)
         with zipfile.ZipFile(file, "a") as archive:
             for name, text in texts.items():
-                # Not compressed, as readers map the files in place.
+                # Do not compress, as readers map the files in place.
                 info = zipfile.ZipInfo(name, _NO_TIME)
-                info.create_system = 0  # Independent of the machine.
+                info.create_system = 0  # The same on every machine.
                 archive.writestr(info, text.encode())
         return file.getvalue()
 

@@ -304,7 +304,7 @@ def _decisions(build: Build) -> dict[str, verification.Decide]:
 
 
 def _least_cosine(expected: np.ndarray, actual: np.ndarray) -> float:
-    """Returns the lowest cosine of two arrays of vectors, [B, C] each."""
+    """Returns the lowest cosine of matching rows of two arrays [B, C]."""
     norms = np.linalg.norm(expected, axis=-1) * np.linalg.norm(actual, axis=-1)
     return float(((expected * actual).sum(-1) / norms).min())
 

@@ -49,13 +49,13 @@ Answerer = Callable[[Mapping[str, tf.Tensor], Rows], dict[str, tf.Tensor]]
 # The most rows per call, and the most texts per call of `tokenize`.
 _ROWS_PER_CALL = 8
 _TEXTS_PER_CALL = 64
-# The most windows at once; long texts with any number would fill the memory.
+# The most windows per call: all windows of a long text could fill the memory.
 _WINDOWS = 32
 # Logits may differ by this factor times the tolerance.
 TIMES_FOR_LOGITS = 10
 # `Reference.decide` adds this many random disturbances to the outputs, and also
 # subtracts each. A decision between equal numbers then changes. If the numbers
-# differ by a tenth of the disturbance, it changes in nine of ten cases.
+# differ by a tenth of the disturbance, nine of ten decisions change.
 _DISTURBANCES = 4
 
 # The outputs of a model that `Reference` reads.
@@ -149,7 +149,7 @@ class Expected:
         return Expected({x: self.values[x] for x in names}, self.doubtful)
 
     def numbers(self) -> "Expected":
-        """Returns the outputs that are no strings."""
+        """Returns the outputs that are not strings."""
         return self.only(n for n, x in self.values.items() if x.dtype != object)
 
 
@@ -200,7 +200,7 @@ class Reference:
         self._model = model
 
     def batches(self) -> list[list[Row]]:
-        """Returns the rows of each call: single rows, then mixed lengths."""
+        """Returns the rows of each call: single rows first, then mixed rows."""
         head = self.head
         special_tokens = 1 + len(head.inputs)
         lengths = {
@@ -251,7 +251,7 @@ class Reference:
             expected = self.for_predict(found)
             name = f"batch {number} of {len(rows)}"
             yield Call(serving, to_inputs(rows), name, expected)
-            # All single rows run the same code, so send one as an Example.
+            # All single rows run the same code: send only the first as Example.
             if len(rows) == 1 and number > 0:
                 continue
             examples = to_examples(rows)
@@ -314,7 +314,7 @@ class Reference:
             )
 
     def expect(self, rows: Sequence[Row]) -> Expected:
-        """Returns the outputs for strings, for all methods together."""
+        """Returns all outputs for strings, also for classify and regress."""
         packed = self.head.pack(to_tensors(rows))
         return self.decide(self.head.answer, packed)
 
@@ -354,8 +354,8 @@ class Reference:
         """Returns the answer to rows, and which of its decisions are doubtful.
 
         A decision is a string or an index, and is doubtful if small changes of
-        the model's outputs change it. Then outputs with one value in this row,
-        such as the score of the chosen answer, are doubtful, too.
+        the model's outputs change it. Then the row's other single values, such
+        as the score of the chosen answer, are doubtful, too.
 
         Args:
           answer: A method of the head.
@@ -487,7 +487,7 @@ def warmup_requests(
     Args:
       head: The head.
       ids_only: Whether the signature takes token ids instead of strings.
-      counts: The numbers of rows; each bucket has a request for each.
+      counts: The number of rows in each request for a bucket.
     """
     calls = []
     for bucket in head.buckets:

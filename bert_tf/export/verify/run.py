@@ -288,7 +288,7 @@ def call(
     calls: Sequence[Call],
     load: Callable[[str, int, str], Servable] | None = None,
 ) -> list[Answer]:
-    """Returns the answers of an engine of the server, by default TensorFlow's.
+    """Returns an engine's answers to calls; by default, TensorFlow runs them.
 
     Raises:
       UserError: If the export cannot be loaded.
@@ -407,7 +407,7 @@ def measure_scales(expected: Iterable[Expected]) -> dict[str, float]:
     """Returns the largest absolute value of each output, at least 1.
 
     Probabilities have the scale 1. Scores, logits and embeddings are sums of
-    large terms, so small values, too, have rounding errors of large values.
+    large terms, so even their small values can have large rounding errors.
     """
     scales: dict[str, float] = {}
     for one in expected:
