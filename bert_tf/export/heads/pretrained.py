@@ -165,7 +165,7 @@ class FillMask(ServingHead):
 
 
 def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
-    """Adds an offset to all positions in each row."""
+    """Adds each row's offset to the positions in that row."""
     return places.with_flat_values(
         places.flat_values + tf.gather(by, places.value_rowids())
     )
