@@ -13,8 +13,8 @@
 models.
 """
 
-# The public names are imported on first use: scripts import this package, too,
-# and must answer `--help` at once.
+# Public names are imported on first use. Scripts import this package, too, and
+# would otherwise wait for Keras before they print `--help`.
 
 import importlib
 import sys
@@ -45,7 +45,7 @@ _HOMES = {
     "save_model": "bert_tf.api.save",
 }
 
-# The hint for an unknown name, often of another library, such as AutoModel.
+# The hint for an unknown name, such as AutoModel of another library.
 _SEE_LOAD = "; load_model opens models of every kind."
 
 __all__ = list(_HOMES)
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'bert_tf' has no attribute {name!r}{hint}"
         )
-    # Check this before Keras is imported: Keras's own message is less clear.
+    # Check the backend before Keras is imported: Keras's own error is unclear.
     keras_backend.require_tensorflow()
     if "tensorflow" not in sys.modules:
         from bert_tf.io import terminal
@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
     with errors.extras():
         value = getattr(importlib.import_module(_HOMES[name]), name)
         if _HOMES[name].startswith("bert_tf.modeling."):
-            # Models of `modeling` read features only; `with_text` adds texts.
+            # Classes in `modeling` read features. `with_text` adds raw texts.
             models = importlib.import_module("bert_tf.api.models")
             value = models.with_text(value)
     globals()[name] = value

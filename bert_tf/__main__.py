@@ -12,7 +12,7 @@ from bert_tf import errors
 from bert_tf.io import interrupts
 
 _WIDTH = 80
-# In the order of a user's work; a command that is not named here comes last.
+# The order of commands in the help; commands that are not listed come last.
 _ORDER = (
     "demo",
     "models",
@@ -47,10 +47,10 @@ repository, `python run/COMMAND.py` with underscores is the same program.
 
 
 def names() -> list[str]:
-    """Returns the commands, in the order of a user's work.
+    """Returns the commands in the order of the help.
 
     >>> names()[:2]
-    ['demo', 'finetune-classifier']
+    ['demo', 'models']
     """
     modules = {x.name for x in pkgutil.iter_modules(commands.__path__)}
     ranks = {name: rank for rank, name in enumerate(_ORDER)}
@@ -64,7 +64,7 @@ def help_text() -> str:
     width = max(map(len, names()))
     lines = []
     for name in names():
-        # Parse the file in place of an import, so that help is shown at once.
+        # Parse the file instead of importing it: an import would be slow.
         path = pathlib.Path(folder, f"{name.replace('-', '_')}.py")
         docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
         title = errors.name_programs(docstring.partition("\n")[0])

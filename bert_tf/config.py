@@ -1,6 +1,6 @@
 """The configuration in `bert_config.json`, and `option` to declare flags.
 
-Nothing here imports TensorFlow, so `--help` and flag errors answer at once.
+Nothing here imports TensorFlow, so `--help` and flag errors appear at once.
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ from bert_tf.errors import did_you_mean
 
 # Values of `hidden_act`. "gelu" is the tanh approximation, as in the original
 # at eedf571 (modeling.py:264-277); "gelu_erf" is the exact form that the
-# original used before 2019-02-07. Files may have upper case, and null or ""
-# counts as "linear".
+# original used before 2019-02-07. In a file the value may have upper case, and
+# null or "" means "linear".
 HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 # Text normalization: the original's rules, or the rules of MediaPipe and the
@@ -23,10 +23,10 @@ ORIGINAL = "original"
 ASCII_LOWER = "ascii_lower"
 NORMALIZATIONS = (ORIGINAL, ASCII_LOWER)
 
-# Task heads: a linear layer alone, or a BiLSTM below it (paper, Table 5).
+# Task heads: a linear layer, or a BiLSTM and a linear layer (paper, Table 5).
 HEAD_TYPES = ("linear", "bilstm")
-# A tagger trains the encoder (fine-tuning), or reads features from a frozen
-# encoder: a combination of these layers (paper, Table 7).
+# A tagger trains the encoder (fine-tuning), or trains on features of a frozen
+# encoder. `LAYER_COMBINATIONS` lists these features (paper, Table 7).
 APPROACHES = ("fine_tuning", "feature_based")
 LAYER_COMBINATIONS = (
     "embeddings",
@@ -36,12 +36,12 @@ LAYER_COMBINATIONS = (
     "concat_last_four_hidden",
     "weighted_sum_all_layers",
 )
-# Ways to turn token vectors into a text's vector; "+" concatenates several.
+# Ways to pool token vectors into one; "cls+mean" concatenates two poolings.
 POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")
-# The best combination in Table 7.
+# The best layer combination in Table 7 of the paper.
 DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
-# Refuses typing errors in the number of layers, which would fill the memory.
+# A larger number of layers is a typing error, and would fill the memory.
 MAX_HIDDEN_LAYERS = 1000
 _MAX_INT, _MAX_FLOAT = 2**31 - 1, 3e38
 
@@ -74,8 +74,8 @@ GROUPS = (
     "other",
     IGNORED,
 )
-# A flag's effect on training decides if it may change when a run resumes.
-# "weights" includes the choice of a model; "place" is only where a run reads,
+# Effects of flags on training: they decide if a flag may change on resume.
+# "weights" includes the choice of a model. "place" is only where a run reads,
 # writes or computes.
 EFFECTS = ("weights", "place", "nothing")
 # Rules that limit a flag's value; `flags.options.Flags` checks them.
@@ -103,16 +103,16 @@ def option(
       default: The flag's default; without one the flag is required.
       help_text: One sentence for `--help`.
       group: The flag's subject in `--help`, one of `GROUPS`.
-      affects: The flag's effect on training, one of `EFFECTS`. A change of a
-        flag that affects the weights is refused or logged on resume.
+      affects: The flag's effect on training, one of `EFFECTS`. When a run
+        resumes, a changed flag that affects the weights is refused or logged.
       name: The flag's name, if it differs from the name of the field.
-      choices: The values a text flag may take.
-      reads: The kind of input that the flag names, which must exist: "file",
-        "files" (comma-separated globs), "folder" or "model"; see `paths`.
+      choices: The values that a text flag accepts.
+      reads: The kind of path that the flag has: "file", "files" (globs with
+        commas), "folder" or "model"; see `paths`. The path must exist.
       **rules: `at_least`, `above`, `at_most`, `below`: bounds of the value,
-        unless it is None. `needs`: a flag ("do_train"), a flag's value
-        ("head=bilstm") or a tuple; one of these must be set if this flag is.
-        `not_with`: a flag, a value or a tuple; none may be set if this flag is.
+        unless the value is None. `needs`: a flag ("do_train"), a flag's value
+        ("head=bilstm") or a tuple of them. If this flag is set, one of them
+        must be. `not_with`: flags or values that must not be set with it.
 
     Raises:
       ValueError: For an unknown group, effect or rule.
@@ -138,7 +138,7 @@ def option(
 
 
 def fields_affecting(config_cls: type, *effects: str) -> frozenset[str]:
-    """Returns the names of a configuration's fields with one of the effects."""
+    """Returns the names of the fields that have one of the effects."""
     return frozenset(
         field.name
         for field in dataclasses.fields(config_cls)
@@ -147,7 +147,7 @@ def fields_affecting(config_cls: type, *effects: str) -> frozenset[str]:
 
 
 def check_pooling(pooling: str) -> None:
-    """Raises `UserError` unless `pooling` joins names of `POOLINGS` by "+"."""
+    """Raises `UserError` unless `pooling` is like "cls" or "cls+mean"."""
     if not set(str(pooling).split("+")) <= set(POOLINGS):
         raise UserError(
             f"The pooling of embeddings must be {', '.join(POOLINGS)}, or "
@@ -161,8 +161,8 @@ class BertConfig:
     """The hyperparameters of a BERT; the keys of `bert_config.json`.
 
     Source: modeling.py:34-100 of the original. `layer_norm_eps` and
-    `left_to_right` are additions; they are written only where they differ
-    from the original's behavior, so that the original can read the file.
+    `left_to_right` are additions. A file has an addition only if its value is
+    not the default, so that the original can read files without additions.
 
     Attributes:
       vocab_size: Rows of the word embedding table, V.
@@ -270,7 +270,7 @@ class BertConfig:
         """Builds a configuration from the contents of `bert_config.json`.
 
         Args:
-          values: Key to value.
+          values: The values by key.
           source: The name of the values in an error, for instance a path.
 
         Raises:
@@ -309,7 +309,7 @@ class BertConfig:
         return cls.from_dict(values, source)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the original's keys, and added keys not at their default."""
+        """Returns the values by key; omits additions with default values."""
         values = dataclasses.asdict(self)
         for field in dataclasses.fields(self):
             is_added = field.name in ("layer_norm_eps", "left_to_right")

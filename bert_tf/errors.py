@@ -12,16 +12,16 @@ from collections.abc import Iterator
 
 PROGRAM = "bert-tf"
 
-# Longer messages are cut, because a name in a file may have any length.
+# Longer messages are shortened, as they may quote names of any length.
 _MAX_MESSAGE = 4000
-# Terminals obey control characters, and halves of surrogate pairs cannot be
-# printed, so messages have escapes in their place.
+# Messages have escapes for these characters: terminals obey control characters,
+# and halves of surrogate pairs cannot be printed.
 _UNPRINTABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
-# The name of a script in a text, but not at the end of another path.
+# A script's name in a text, such as run/serve.py, but not in a longer path.
 _SCRIPT = re.compile(r"(?<![\w./-])(?:python )?((?:run|export)/\w+\.py)\b")
 
-# Package -> the extra that installs it; a test compares with pyproject.toml.
+# Package -> extra that installs it; a test compares this with pyproject.toml.
 EXTRAS = {
     "ai_edge_litert": "tflite",
     "apache_beam": "beam",
@@ -52,7 +52,7 @@ class UserError(ValueError):
     escaped, and the middle of a very long message is left out.
     """
 
-    # Otherwise Keras adds many lines to the message: a layer's arguments.
+    # Keeps Keras from adding all arguments of a layer to the message.
     _keras_call_info_injected = True
 
     def __init__(self, message: object = "") -> None:
@@ -70,9 +70,9 @@ class WorkerEndedError(UserError):
 
 
 class NotFiniteError(UserError):
-    """A run's loss or weights are no longer finite, so it stops.
+    """A run stops because its loss or weights are no longer finite.
 
-    Other trials continue: only the hyperparameters of this trial are bad.
+    Other trials continue, as only this trial has bad hyperparameters.
     """
 
 
@@ -80,8 +80,8 @@ def _texts(*codes: int) -> str:
     return "|".join(re.escape(os.strerror(code)) for code in codes)
 
 
-# Patterns of errors about files, and what to do. TensorFlow's messages have the
-# text of the error number; numpy's messages have only the numbers of bytes.
+# Pattern of a file error -> problem and advice. TensorFlow's messages have the
+# text of the error number; numpy's have only "8 requested and 4 written".
 _REFUSALS = {
     _texts(errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     + r"|\d+ requested and \d+ written": (
@@ -102,7 +102,7 @@ class Preempted(BaseException):
     """The run received SIGTERM or Ctrl-C, saved its state and stops.
 
     Scripts log the message and exit with `status`. Like `KeyboardInterrupt` it
-    is not an `Exception`, so that no `except Exception` on the way catches it.
+    is not an `Exception`, so that no `except Exception` catches it.
 
     Attributes:
       status: The exit status: 0, or 130 after Ctrl-C.
@@ -116,9 +116,9 @@ class Preempted(BaseException):
 def closest(name: str, choices: Iterable[str]) -> list[str]:
     """Returns up to three choices that a wrong name may mean.
 
-    Rules are tried in this order until a choice meets one: the choice contains
-    the name, is part of it, is most similar to it, has a similar word, has the
-    name's letters in order (huggingface for hf), or has the name's first word.
+    The first of these rules that finds a choice decides: the choice contains
+    the name, is part of the name, is most similar to it, has a similar word,
+    has its letters in order (huggingface for hf), or has its first word.
     """
     word = re.sub(r"[-_ ]", "", name.lower())
     folded = {str(x): re.sub(r"[-_ ]", "", str(x).lower()) for x in choices}
@@ -189,7 +189,7 @@ def full_disks() -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Adds a path to an `OSError` that has none, such as for a full disk."""
+    """Adds a path to an `OSError` without one, as when a disk is full."""
     try:
         yield
     except OSError as error:
@@ -200,7 +200,7 @@ def naming(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def extras() -> Iterator[None]:
-    """Names the extra to install if the block misses a package.
+    """Names the extra to install if an import in the block fails.
 
     Raises:
       UserError: If the block imports a package that is not installed and
@@ -219,7 +219,7 @@ def extras() -> Iterator[None]:
 
 
 def require(extra: str) -> None:
-    """Checks that the packages of an extra are installed; imports none.
+    """Checks that an extra's packages are installed, without importing them.
 
     Raises:
       UserError: If a package is missing.

@@ -1,7 +1,7 @@
 """The features of a pretraining record: names, dtypes and shapes.
 
-The names are the original's (create_pretraining_data.py:95-160), so each
-project can train on the other's record files.
+The names are the original's (create_pretraining_data.py:95-160), so the
+original can train on record files of this project, and the reverse.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ class Feature:
       name: The key in the `tf.train.Example`.
       stored_dtype: The dtype in the record.
       dtype: The dtype of the model's input; the original casts int64 to int32.
-      length: The name of the setting with the number of values, or "one".
+      length: The setting that has the number of values; "one" for one value.
     """
 
     name: str

@@ -10,8 +10,8 @@ from bert_tf.errors import UserError
 def _configured_backend() -> str:
     """Returns the backend that Keras will choose, without importing it.
 
-    As in Keras, the environment variable comes first, then `keras.json`; an
-    error in this file is ignored.
+    As in Keras, KERAS_BACKEND comes first, then `keras.json`. Errors in this
+    file are ignored.
     """
     backend = os.environ.get("KERAS_BACKEND")
     if backend:
@@ -28,7 +28,7 @@ def _configured_backend() -> str:
 def require_tensorflow() -> None:
     """Checks that Keras runs, or will run, on TensorFlow.
 
-    Call this before `keras` is imported: if the backend is not installed, that
+    Call this before `keras` is imported: if the backend is not installed, the
     import fails with a less clear message.
 
     Raises:

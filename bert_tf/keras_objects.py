@@ -6,7 +6,7 @@ returns a model that reads texts, like `bert_tf.load_model`.
 
 from bert_tf import keras_backend
 
-# Check this before Keras is imported: Keras's own message is less clear.
+# Check the backend before Keras is imported: Keras's own error is unclear.
 keras_backend.require_tensorflow()
 
 from bert_tf import BertForClassification  # noqa: E402

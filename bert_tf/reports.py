@@ -24,27 +24,28 @@ from matplotlib.figure import Figure
 
 from bert_tf.io import files
 
-_WIDTH = 4.7  # Inches; letters have 9 pixels on a phone of 360 pixels.
+_WIDTH = 4.7  # Inches; on a phone 360 pixels wide, letters have 9 pixels.
 _DPI = 150
 SMALL = 8  # Points.
 
 BLUE, ORANGE, GRAY, BLACK = "#1f6fb4", "#d95f02", "#767676", "#222222"
 LIGHT_BLUE = "#8fbbdc"
-# Colors and markers of the lines of a panel.
+# The color and the marker of each line in a panel.
 LINES = ((BLUE, "o"), (ORANGE, "s"), (GRAY, "^"), (BLACK, "D"))
 
-# Longer names would leave no room for the plot, so their middle is left out.
+# Longer names are drawn without their middle, to leave room for the plot.
 _MAX_NAME_CHARS = 28
-# Above the first limit, numbers do not fit into the cells of a matrix, so a
-# chart lists the most frequent confusions. Above the second, names do not fit.
+# With more labels, numbers do not fit into the cells of a confusion matrix. A
+# chart next to the matrix then lists the most frequent confusions.
 _MAX_LABELS_WITH_NUMBERS = 20
+# With more labels, names do not fit on the axes.
 _MAX_LABELS_WITH_NAMES = 200
 _MAX_CONFUSIONS = 30
-# A curve with more points is drawn pale, below its moving average.
+# Curves with at least this many points are pale, with a moving average on top.
 _SMOOTHED_FROM = 40
 
 Rows = Sequence[Mapping[str, Any]]
-# The key of the panel's values in a row, its title, and the values' factor.
+# A panel: the key of its values in `Rows`, its title, and a factor for values.
 Panel = tuple[str, str, float]
 
 
@@ -121,7 +122,7 @@ def wrap(text: str, width: int) -> str:
 
 
 def shorten(name: str) -> str:
-    """Returns a name in one short line; escapes "$", which begins a formula."""
+    """Returns a name in one short line; escapes "$", which starts formulas."""
     name = " ".join(name.split())
     if len(name) > _MAX_NAME_CHARS:
         half = _MAX_NAME_CHARS // 2
@@ -158,7 +159,7 @@ def drawable(names: Sequence[str], text_file: str) -> tuple[list[str], str]:
 def _missing_characters(names: Iterable[str]) -> str:
     """Returns the characters of names that no font has."""
     fonts = []
-    # All fonts that Matplotlib searches.
+    # Matplotlib searches the fonts of all these families for a character.
     for family in font_manager.FontProperties().get_family():
         properties = font_manager.FontProperties(family=[family])
         fonts.append(font_manager.get_font(font_manager.findfont(properties)))
@@ -186,7 +187,7 @@ def draw_bars(
       axes: The panel.
       names: The names of the rows, from the top.
       series: The values of each series by its label in the legend.
-      colors: The color of each series, or a list with a color for each bar.
+      colors: For each series, a color, or a list with a color for each bar.
       text: The format of the number at the end of a bar.
       name_width: The number of characters in a line of a row's name.
     """
@@ -210,7 +211,7 @@ def draw_bars(
 
 
 def name_rows(axes: Axes, names: Sequence[str], width: int = 26) -> None:
-    """Names the rows 0, 1 ... of a panel, from the top, in lines of `width`."""
+    """Writes the names of a panel's rows, from the top, in lines of `width`."""
     wrapped = [
         "\n".join(wrap(line, width) for line in name.split("\n"))
         for name in names
@@ -244,7 +245,7 @@ def write_learning_curves(
     title: str = "",
     baselines: Mapping[str, float | None] | None = None,
 ) -> None:
-    """Writes training and evaluation by step: two panels in a row.
+    """Writes curves of training and evaluation, two panels in a row.
 
     Args:
       path: The PNG.
@@ -255,7 +256,7 @@ def write_learning_curves(
       baselines: Values of a model that predicts token frequencies, by key.
     """
     names = [name for name, _, _ in panels]
-    # If the number of panels is odd, the first, the loss, fills a row.
+    # If the number of panels is odd, the first panel (the loss) fills a row.
     cells = names if len(names) % 2 == 0 else [names[0], *names]
     rows = [cells[i : i + 2] for i in range(0, len(cells), 2)]
     figure = new_figure(title, 0.8 + 1.7 * len(rows))
@@ -271,7 +272,7 @@ def write_learning_curves(
         steps, values = _series(evaluation, name, "global_step", factor)
         if len(steps):
             draw_line(axes, "evaluation", steps, values, 1)
-            # Add a blank line to the title, as room for the last value.
+            # A blank line in the title leaves room for the last value.
             label += "\n"
             axes.set_title(
                 f"evaluation {values[-1]:.4g}",
@@ -311,7 +312,7 @@ def _draw_training(
     if not len(steps):
         return
     label = "training" if len(steps) < _SMOOTHED_FROM else None
-    # The learning rate is exact, without noise to average.
+    # The learning rate has no noise, so it needs no average.
     if label is None and name != "learning_rate":
         label = "training, moving average"
         pale = {"color": BLUE, "alpha": 0.25, "linewidth": 0.8}
@@ -322,9 +323,9 @@ def _draw_training(
 
 
 def moving_average(values: np.ndarray, width: int) -> np.ndarray:
-    """Averages over `width` values around each value, fewer at the ends.
+    """Averages each value with `width // 2` neighbors on each side.
 
-    For [1, 2, 3, 4] and width 2 or 3, it returns [1, 2, 3, 3.5].
+    For [1, 2, 3, 4] and width 2 or 3, the result is [1, 2, 3, 3.5].
     """
     half = max(width // 2, 1)
     sums = np.cumsum(np.concatenate([[0.0], values]))
@@ -348,7 +349,7 @@ def write_confusion_matrix(
 ) -> None:
     """Writes a confusion matrix as PNG, atomically.
 
-    A cell's color shows its share of all examples with the same correct label.
+    A cell's color shows the cell's share of all examples in its row.
 
     Args:
       path: The PNG.

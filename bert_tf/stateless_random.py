@@ -1,6 +1,6 @@
 """Stateless random numbers: a pure function of integer keys.
 
-A run resumes exactly without generator state. The mixing function is the
+So a run resumes exactly without generator state. The mixing function is the
 finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
 number generators", 2014). Unlike TensorFlow's generators, it accepts a
 different key for each element of a batch.
@@ -8,7 +8,7 @@ different key for each element of a batch.
 
 import tensorflow as tf
 
-_GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, odd.
+_GOLDEN_GAMMA = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, made odd.
 _FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9
 _SECOND_MULTIPLIER = 0x94D049BB133111EB
 
@@ -31,7 +31,7 @@ def random_bits(*keys: tf.Tensor | int) -> tf.Tensor:
         instance a seed, an epoch <int64>[] and positions <int64>[n].
 
     Returns:
-      <uint64>[...], of the keys' broadcast shape.
+      <uint64>[...], in the shape to which the keys broadcast.
     """
     state = _uint64(0)
     for key in keys:
@@ -57,7 +57,7 @@ def below(limit: int, *keys: tf.Tensor | int) -> tf.Tensor:
 
 
 def permutation(size: tf.Tensor | int, *keys: tf.Tensor | int) -> tf.Tensor:
-    """Returns 0 .. size-1 in an order drawn for the scalar keys.
+    """Returns 0 .. size-1 in a random order that depends only on the keys.
 
     Args:
       size: <int64>[], the number of elements.
@@ -67,5 +67,5 @@ def permutation(size: tf.Tensor | int, *keys: tf.Tensor | int) -> tf.Tensor:
       <int32>[size].
     """
     drawn = random_bits(*keys, tf.range(tf.cast(size, tf.int64)))
-    # Sort as int64; sorting as uint64 would give another order.
+    # Sort as int64. Sorting as uint64 would change the order for every seed.
     return tf.argsort(tf.bitcast(drawn, tf.int64), stable=True)

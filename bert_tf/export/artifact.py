@@ -1,6 +1,6 @@
 """Exports: the version directory, and all of its files except the graph.
 
-Servers load directories with numbers for names, so a version has a temporary
+Servers load each directory with a number as its name, so a version has another
 name until the export is complete and verified. A model card describes the
 version, and `publish` prints how to use the version.
 """
@@ -49,7 +49,7 @@ MARKDOWN_FILE = os.path.join(EXTRAS, "MODEL_CARD.md")
 _SERVING = "2.12 and later"
 _HEADING = re.compile(r"## +(.+)")
 _CELLS = re.compile(r"\| (.*?) \| (.*) \|")
-# The export's card has its own sections of these names: omit the model's.
+# Sections of the model's card to omit, as the export's card has its own.
 _LEFT_OUT = ("Versions",)
 
 GRPC_PORT, REST_PORT = 8500, 8501
@@ -71,13 +71,13 @@ batch_timeout_micros { value: 0 }
 max_enqueued_batches { value: 10 }
 """
 
-# tf.saved_model.save adds this signature for itself, so it is not described.
+# tf.saved_model.save adds this internal signature; cards do not describe it.
 _INTERNAL = "__saved_model_init_op"
-# Names of version directories as this project writes them, and as servers read
-# them: servers load a directory 007 as version 7, so number 7 is taken.
+# Names of version directories: as this project writes them, and as servers read
+# them. Servers load the directory 007 as version 7, so 7 is taken, too.
 _WRITTEN = re.compile(r"[1-9]\d*")
 _SERVED = re.compile(r"[0-9]+")
-# The kind of each field of an `Artifact`; a card with other values is refused.
+# A check for each field of an `Artifact`; a card that fails one is refused.
 _ARTIFACT = {
     "model_name": stored_files.TEXT,
     "version": stored_files.integer(most=(1 << 63) - 1),
@@ -138,7 +138,7 @@ class Artifact:
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if isinstance(values, dict):
-            # Older cards lack this field and, without a default, were refused.
+            # Older cards lack this field; without a default they would fail.
             values = {"litert": None} | values
         if not isinstance(values, dict) or set(values) != names:
             raise UserError(
@@ -289,7 +289,7 @@ def publish(
 ) -> None:
     """Writes the server configuration and prints how to use the new version.
 
-    Call this when the directory has its final name. `example` is one row.
+    Call this when the directory has its final name. `example` is a row to send.
     """
     output_dir = os.path.dirname(version_directory.rstrip("/"))
     for name, text in (
@@ -324,7 +324,7 @@ def _settings(text: bytes) -> list[bytes]:
 
 def _config(artifact: Artifact) -> str:
     """Returns a ModelServerConfig that serves the model's newest version."""
-    # The text format of protocol buffers reads strings that JSON has quoted.
+    # The text format of protocol buffers accepts JSON's quoted strings.
     name = json.dumps(artifact.model_name)
     base_path = json.dumps(f"/models/{artifact.model_name}")
     return f"""\
@@ -442,7 +442,7 @@ def read_sections(readme: str) -> dict[str, dict[str, str]]:
     """Parses the tables of a Markdown card that this project wrote.
 
     Returns:
-      By heading: the rows of its table, name to value.
+      For each heading, the rows of its table: name to value.
     """
     sections: dict[str, dict[str, str]] = {}
     heading = ""

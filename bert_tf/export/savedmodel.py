@@ -1,6 +1,6 @@
 """Exports a model directory as a SavedModel with serving signatures.
 
-`write` keeps an export only if it matches the model; `verify` compares again.
+`write` verifies a new export, and `verify` verifies a published one.
 """
 
 import contextlib
@@ -47,10 +47,10 @@ _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
 # Timed calls per row length; the model card has the median latency.
 _NUM_TIMINGS = 20
-# Rows per warm-up request: servers with batching often compute several rows.
+# The numbers of rows in warm-up requests: one, or several as with batching.
 _WARMUP_BATCHES = (1, 4)
 
-# For --head=auto, the first head here that fits the model is used.
+# --head=auto uses the first of these heads that fits the model.
 HEADS: Mapping[str, type[ServingHead]] = {
     "classification": Classification,
     "question_answering": QuestionAnswering,
@@ -68,9 +68,9 @@ class Export:
 
     Attributes:
       name: The name of the head, a key of `HEADS`.
-      trained: The part of the model that the head reads, in the form that is
-        trained, with `reference.OUTPUTS` for verification.
-      model: The same part in its inference form, which is exported.
+      trained: The part of the model that the head reads, in its training
+        form, with `reference.OUTPUTS` for verification.
+      model: The inference form of `trained`, which is exported.
       precision: "float32" or "bfloat16".
     """
 
@@ -100,7 +100,7 @@ def run(config: SavedModelConfig, origin: str | None = None) -> None:
 
     Args:
       config: The flags.
-      origin: The path to report in place of --model_dir if that is temporary.
+      origin: The path to report in place of a temporary --model_dir.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -118,7 +118,7 @@ def write(
     Args: As for `run`.
 
     Returns:
-      Path of each version directory to its description and one example row.
+      For the path of each version: its description and one example row.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -138,7 +138,7 @@ def write(
         version = artifacts.choose_version(config.version, list(targets))
         export = prepare(config, origin)
         made = {}
-        # No version directory appears before all directories are complete.
+        # `stack` gives the directories their names only when all are complete.
         for output_dir, ids_only in targets.items():
             suffix = _IDS_SUFFIX if ids_only else ""
             artifact = Artifact(
@@ -196,7 +196,7 @@ def choose_head(name: str, stored: StoredModel) -> str:
     """Resolves --head to the name of a head.
 
     Args:
-      name: One of `HEADS`, or "auto" for the first head of the model.
+      name: One of `HEADS`, or "auto" for the first that fits the model.
       stored: The model.
 
     Raises:
@@ -207,7 +207,7 @@ def choose_head(name: str, stored: StoredModel) -> str:
     variant = stored.task.get("variant")
     is_served = kind == "classification" and variant in registry.TASKS
     if variant is not None and not is_served:
-        # Graphs cannot predict for custom tasks: only heads of the encoder fit.
+        # A graph cannot run a custom task, so only heads of the encoder fit.
         of_model = [key for key in of_model if HEADS[key].model_kind]
         if name == "auto":
             raise UserError(
@@ -287,8 +287,8 @@ def complete(
 
     Args:
       directory: A version directory with graph and variables, under its
-        temporary name. Adds assets.extra/ (warm-up requests, vocabulary,
-        labels, model cards) and batching_params.pbtxt to it.
+        temporary name. It gets assets.extra/ (warm-up requests, vocabulary,
+        labels, model cards) and batching_params.pbtxt.
       artifact: The description of the export.
       export: The model and its head.
       exact_litert: For an export with litert/, the .tflite file of the model
@@ -352,7 +352,7 @@ def verify(export_dir: str, model_dir: str) -> Report:
 
 
 def compare(directory: str, artifact: Artifact, stored: StoredModel) -> Report:
-    """Compares a version directory with a model, by the settings of its card.
+    """Compares a version directory with a model, using its card's settings.
 
     Raises:
       UserError: If the directory has no valid SavedModel.
@@ -374,10 +374,10 @@ def restore_head(artifact: Artifact, stored: StoredModel) -> ServingHead:
     flags = HEADS[artifact.head].flags
     settings = {x: v for x, v in artifact.settings.items() if x in flags}
     if "pooling" in settings:
-        # If a card lacks this setting, the export does not normalize.
+        # If a card lacks `normalize`, the export does not normalize vectors.
         settings.setdefault("normalize", False)
     if "doc_stride" in settings:
-        # The card of a tagger has 0 for a single window; the flag needs None.
+        # For a single window, a tagger's card has 0, but the flag is None.
         settings["doc_stride"] = settings["doc_stride"] or None
     config = SavedModelConfig(
         model_dir=stored.path,

@@ -18,12 +18,12 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import locks
 from bert_tf.io import paths
 
-# A server waits for the first version if a folder has only such entries.
+# If a folder has only these entries, the server waits for its first version.
 _NO_VERSION_YET = re.compile(
     r"\d+\.tmp-.*|\..*|models\.config|batching_parameters\.txt"
 )
 _PACKAGES = ("bert_tf", "tensorflow")
-# Training writes to a folder of this name, so use its parent's name instead.
+# Training always uses this folder name, so name the model after its parent.
 _MODEL_FOLDER = "model"
 
 
@@ -61,7 +61,7 @@ def prepare(config: ServeConfig) -> ServeConfig:
 
 
 def _is_other(path: str) -> bool:
-    """Returns True unless a folder has versions, is a version, or is empty."""
+    """Returns False for a version, a folder of versions or an empty folder."""
     if not os.path.isdir(path):
         return paths.may_be_model(path)
     with os.scandir(path) as entries:
@@ -99,7 +99,7 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
             errors.program("export/savedmodel.py"),
         )
         if is_faster:
-            # The export imports TensorFlow: the server's own call is too late.
+            # Call this before TensorFlow is imported; later it has no effect.
             packed_weights.assume()
         # This import takes seconds, so avoid it if the export exists already.
         from bert_tf.export import savedmodel

@@ -1,7 +1,7 @@
 """Signatures of a SavedModel, and of the graphs around a .tflite file.
 
-Padding is computed only if its outputs are read or returned, in the signature
-`attention`, and in graphs for programs other than TensorFlow.
+Signatures skip padding, with three exceptions: heads that use the outputs for
+padding, the signature `attention`, and graphs that run outside TensorFlow.
 
 Shapes:
   B: batch size.
@@ -38,16 +38,16 @@ SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 FROM_IDS = "from_ids"
 FROM_EXAMPLES = "from_examples"
 TOKENIZE = "tokenize"
-# Signatures that every export of strings has, besides `SERVING`.
+# The signatures besides `SERVING` in every export that takes strings.
 OF_STRINGS = (FROM_IDS, FROM_EXAMPLES, TOKENIZE)
 ATTENTION = "attention"
 TOKENIZE_SPECS = {"text": tf.TensorSpec([None], tf.string, "text")}
-# TensorFlow Serving's interfaces besides predict: their names in a graph, and
-# the outputs of `ServingHead.answer` that only classify or regress returns.
+# TensorFlow Serving's methods besides predict, and their names in a graph.
 _METHODS = {
     "classify": tf.saved_model.CLASSIFY_METHOD_NAME,
     "regress": tf.saved_model.REGRESS_METHOD_NAME,
 }
+# The outputs of `ServingHead.answer` that only this method returns.
 OUTPUTS_OF_METHOD = {
     "classify": ("classes", "scores"),
     "regress": ("outputs",),
@@ -80,7 +80,7 @@ class ServingModule:
         self._head = head
         self._model = model
         self._unpad = not head.reads_padding
-        # Several signatures call this function, and the graph holds it once.
+        # A tf.function is in the graph once, though several signatures call it.
         self._answer = tf.function(
             self._answer_strings,
             input_signature=[head.input_specs()],
@@ -96,7 +96,7 @@ class ServingModule:
             for function in self.signatures.values()
             for variable in function.graph.variables
         }
-        # Graphs list variables in any order; unsorted, two exports differ.
+        # Graphs list variables in any order. Sort them, or two exports differ.
         self.weights = sorted(variables.values(), key=lambda x: x.name)
 
     def save(self, directory: str) -> None:
@@ -188,7 +188,7 @@ class ServingModule:
 def for_predict(
     head: ServingHead, answer: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """Returns an answer without the outputs of classify or regress."""
+    """Returns an answer without outputs that only `head.method` returns."""
     others = OUTPUTS_OF_METHOD.get(head.method, ())
     return {x: t for x, t in answer.items() if x not in others}
 
@@ -200,7 +200,7 @@ def answer_ids(
     unpad: bool = False,
     max_rows_at_once: int | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Returns the answer to `inputs`, the token ids of `head.ids_specs()`."""
+    """Returns the answer to token ids, which `head.ids_specs()` specifies."""
     rows = head.ids_rows(inputs)
     outputs = compute(
         model, rows.inputs, max_rows_at_once, head.condense, unpad
@@ -239,7 +239,7 @@ def check_rows(inputs: _Tensors) -> dict[str, tf.Tensor]:
 
 
 def check_segments(model: keras.Model, inputs: _Tensors) -> tf.Operation:
-    """Asserts that segment ids are valid; others would be embedded as zeros."""
+    """Asserts that segment ids are valid: invalid ids would embed as zeros."""
     ids, last = inputs["segment_ids"], model.bert_config.type_vocab_size - 1
     expected = f"`segment_ids` must be from 0 to {last}."
     return tf.debugging.assert_equal(
@@ -265,9 +265,9 @@ def parse_examples(
 ) -> dict[str, tf.Tensor]:
     """Returns the features of tf.train.Examples <string>[B].
 
-    Each feature has the spec <string>[B] for one string per Example, or
-    <string>[B, None] for any number. Shorter lists of strings are padded with
-    "": ["a", "b"] and ["c"] become [["a", "b"], ["c", ""]].
+    A feature with the spec <string>[B] has one string per Example; a feature
+    with <string>[B, None] has any number. Shorter lists are padded with "":
+    ["a", "b"] and ["c"] become [["a", "b"], ["c", ""]].
     """
     features = {
         name: tf.io.FixedLenFeature([], tf.string)
@@ -283,8 +283,8 @@ def tokenize(head: ServingHead, text: tf.Tensor) -> dict[str, tf.Tensor]:
 
     Returns:
       `input_ids` <int32>[B, P], padded with [PAD]; `tokens` <string>[B, P],
-      padded with ""; `starts` and `ends` <int32>[B, P], bytes of the text,
-      padded with -1.
+      padded with ""; `starts` and `ends` <int32>[B, P], byte offsets in
+      the text, padded with -1.
     """
     ids, starts, ends = head.tokenize_with_offsets(text)
     return {
@@ -302,17 +302,17 @@ def compute(
     condense: _Condense = dict,
     unpad: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Calls a model in the graph, a bounded number of rows at a time.
+    """Calls a model in the graph, for a limited number of rows at a time.
 
     Args:
       model: The model.
       inputs: The model's inputs, [R, T] each, or [B, C, T] for B x C rows.
       max_rows_at_once: The maximum number of rows per call, <int32>[], which
         bounds the memory: with 2, five rows are computed in calls of 2, 2 and
-        1 rows. None is for one call with all rows, without `condense`.
-      condense: Reduces the outputs of each call to the tensors [R, ...] to
-        return; all hidden states of a book would not fit in memory.
-      unpad: Whether to skip padding; its outputs are then 0.
+        1 rows. With None, one call has all rows, and `condense` is not used.
+      condense: Returns the tensors [R, ...] to keep of a call's outputs. All
+        hidden states of a book would not fit in memory.
+      unpad: Whether to skip padding; outputs for padding are then 0.
     """
 
     def call(rows):
@@ -342,7 +342,7 @@ def compute(
     traced = tf.function(condensed, autograph=False)
     like = traced.get_concrete_function(specs).structured_outputs
     count = tf.shape(inputs[INPUT_IDS.name])[0]
-    # Zero rows make one empty part, or else `concat` would have no part.
+    # Zero rows make one empty part, because `concat` needs at least one part.
     num_parts = tf.maximum(-(-count // max_rows_at_once), 1)
     arrays = [
         tf.TensorArray(
@@ -389,19 +389,19 @@ def _set_methods(directory: str, methods: Mapping[str, str]) -> None:
         saved.meta_graphs[0].signature_def[name].method_name = method
     with tf.io.gfile.GFile(path, "wb") as file:
         file.write(saved.SerializeToString(deterministic=True))
-    # The fingerprint has a checksum of the file, which has just changed.
+    # The fingerprint has a checksum of the changed file, so write it again.
     fingerprinting_utils.write_fingerprint(directory)
 
 
 class LitertModule:
     """The graphs and the .tflite file that the server's LiteRT engine runs.
 
-    The .tflite file takes any number of rows of any length. The signatures of a
-    SavedModel without weights convert strings, Examples or ids to rows, and the
-    model's outputs to answers. The tensors between the two files have flat
-    names: `input_ids` and others for the model's inputs, `state_...` for state
-    that `answer` needs, and `row_lengths` for the number of columns of each row
-    that the model must read.
+    The .tflite file takes any number of rows of any length. A SavedModel
+    without weights has signatures that convert strings, Examples or ids to
+    rows, and the model's outputs to answers. Tensors between the two files have
+    flat names: `input_ids` and others for the model's inputs, `state_...` for
+    state that `answer` needs, and `row_lengths` for the number of columns that
+    the model must read of each row.
 
     Args:
       head: Converts strings to the model's inputs, and its outputs to answers.
@@ -419,7 +419,7 @@ class LitertModule:
             )
         self._head = head
         self._model = model
-        # Two signatures call this function, and the graph holds it once.
+        # A tf.function is in the graph once, though two signatures call it.
         self._pack_once = tf.function(
             self._pack_strings,
             input_signature=[head.input_specs()],
@@ -509,7 +509,7 @@ class LitertModule:
         }
         for name, spec in self._outputs.items():
             key = f"{litert.OUTPUT_PREFIX}{name}"
-            # The server reshapes the outputs to the leading axes of the rows.
+            # The server replaces axis R by the axes of `row_lengths`.
             shape = self._axes_of_rows.concatenate(spec.shape[1:])
             specs[key] = tf.TensorSpec(shape, spec.dtype, key)
         return specs
@@ -564,10 +564,10 @@ class LitertModule:
         return checks
 
     def _compute(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns outputs for inputs <int32>[R, T] or [R, P]."""
+        """Returns what `condense` keeps, for inputs <int32>[R, T] or [R, P]."""
         if self._axes_of_rows.rank == 1:
             return self._head.condense(self._model(inputs, training=False))
-        # The model expects [B, choices, T]: make each row a text of one choice.
+        # The model expects [B, choices, T]: each row becomes one text's choice.
         inputs = {name: tf.expand_dims(x, 1) for name, x in inputs.items()}
         kept = self._head.condense(self._model(inputs, training=False))
         return {name: tf.squeeze(x, 1) for name, x in kept.items()}
@@ -597,12 +597,12 @@ def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
 def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
     """Returns <int32>[R], the number of columns up to the last token of a row.
 
-    For the mask [1, 1, 0, 1, 0] that is 4. If `whole`, it is T for every row.
+    For the mask [1, 1, 0, 1, 0], it returns 4. If `whole`, it returns T.
     """
     length = tf.shape(input_mask)[-1]
     places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
     last = tf.reduce_max(places, -1)
-    # The model must read some column, so a row without tokens has all T.
+    # The model must read some column, so a row without tokens gets length T.
     return tf.where((last == 0) | whole, length, last)
 
 

@@ -28,7 +28,7 @@ _MAX_ROWS_AT_ONCE = 64
 
 @dataclasses.dataclass(eq=False)
 class Classification(ServingHead):
-    """Serves classifiers of one label or several, and regression.
+    """Serves single-label classifiers, multi-label classifiers and regression.
 
     Args, in addition to those of `ServingHead`:
       task: The task, which decodes the outputs.
@@ -89,8 +89,8 @@ class Classification(ServingHead):
 class MultipleChoice(ServingHead):
     """Serves models for multiple choice.
 
-    Missing choices are "", and have probability 0; with token ids, no choice is
-    missing. If the text itself is "", the choices are packed alone, as for
+    A missing choice is "" and gets the probability 0; token ids have no missing
+    choices. If the text itself is "", the choices are packed alone, as for
     models trained without a context.
 
     Args, in addition to those of `ServingHead`:
@@ -101,7 +101,7 @@ class MultipleChoice(ServingHead):
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     method = "classify"
-    # The signature `attention` needs one row per text, but a text has several.
+    # The signature `attention` needs one row per text. Here a text has several.
     has_attention = False
     # Bounds the memory: a text may have thousands of choices.
     max_rows_at_once = max_ids_rows_at_once = 64
@@ -129,8 +129,8 @@ class MultipleChoice(ServingHead):
 
         Args:
           strings: `text` and `choices`.
-          by_tokens: True if texts and choices without tokens count as missing,
-            as TensorFlow Lite cannot count characters.
+          by_tokens: Whether a text or choice without tokens counts as missing.
+            TensorFlow Lite needs this, as it cannot count characters.
         """
         choices = strings["choices"]
         shape = tf.shape(choices)
@@ -146,7 +146,7 @@ class MultipleChoice(ServingHead):
             stripped = tf.strings.strip(strings["text"])
             has_text = tf.strings.length(stripped) > 0
             is_there = tf.strings.length(choices) > 0
-        # For each choice, repeat the position of the text's tokens, but not the
+        # For each choice, repeat the start and length of the text, not its
         # tokens. Use `tf.tile`, as TensorFlow Lite has no `tf.repeat`.
         *text, has_text = (
             tf.reshape(tf.tile(x[:, tf.newaxis], [1, shape[1]]), [-1])

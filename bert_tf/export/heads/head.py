@@ -1,7 +1,7 @@
 """The base class of serving heads: strings to model inputs, outputs to answers.
 
 A serving head runs in the graph, with operators that TensorFlow Serving has
-linked since 2.12. The model runs between `pack` and `answer`; its inputs and
+had since 2.12. The model runs between `pack` and `answer`; its inputs and
 outputs are dense and named, so that another engine can run the model.
 
 Shapes:
@@ -52,7 +52,7 @@ class Source:
     def parts(
         self, **settings: Any
     ) -> tuple[BertTokenizer, int, tuple[int, ...]]:
-        """Returns the first arguments of every head.
+        """Returns the tokenizer, `max_seq_length` and `buckets` for a head.
 
         Args:
           **settings: Settings of the tokenizer that override the stored ones.
@@ -67,8 +67,8 @@ class Rows:
 
     Attributes:
       inputs: `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T],
-        or [B, choices, T] for multiple choice; with `masked_lm_positions`
-        <int32>[B, P] if tokens are predicted.
+        or [B, choices, T] for multiple choice. To predict masked tokens, also
+        `masked_lm_positions` <int32>[B, P].
       state: Other dense tensors that `answer` needs, by name.
     """
 
@@ -102,13 +102,13 @@ class ServingHead:
     # The method of TensorFlow Serving's other interfaces, if any: `answer` then
     # also returns `classes` and `scores` ("classify") or `outputs` ("regress").
     method: ClassVar[Literal["classify", "regress"] | None] = None
-    # The fields of `SavedModelConfig` that this head reads, but some heads do
-    # not. The head has an attribute for each.
+    # The fields of `SavedModelConfig` that this head reads, without fields that
+    # all heads read. The head has an attribute for each field.
     flags: ClassVar[tuple[str, ...]] = ()
     # Whether each text has a row for the signature `attention`.
     has_attention: ClassVar[bool] = True
-    # Arguments of `modeling.inference.prepare` that leave out the parts of the
-    # model whose outputs are not read.
+    # Arguments of `modeling.inference.prepare` that drop parts of the model if
+    # the head does not read their outputs.
     model_values: ClassVar[Mapping[str, Any]] = {}
     # The maximum number of rows to compute at once if a text can have any
     # number of rows; None if every text has one row.
@@ -154,7 +154,7 @@ class ServingHead:
 
     @property
     def form(self) -> dict[str, Any]:
-        """Arguments of `modeling.inference.prepare` for what the head reads."""
+        """The arguments of `modeling.inference.prepare` for this head."""
         return {"return_all_layers": False, **self.model_values}
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
@@ -197,8 +197,8 @@ class ServingHead:
           text: <string>[B].
 
         Returns:
-          Token ids, and where in the text they start and end, in bytes;
-          ragged <int32>[B, None] each.
+          Token ids, and the byte offsets of each token's start and end in the
+          text; ragged <int32>[B, None] each.
         """
         return self.tokenizer.tokenize_with_offsets(text)
 
@@ -221,7 +221,7 @@ class ServingHead:
 
         Args:
           outputs: The model's outputs for `rows.inputs`.
-          rows: The result of `pack`, or of `ids_rows`, which has no state.
+          rows: The result of `pack` or `ids_rows`.
         """
         answer = self.task.decode(outputs, *rows.state.values())
         if self.method == "regress":
@@ -230,7 +230,7 @@ class ServingHead:
             return answer
         probs = answer["probabilities"]
         shape = tf.shape(probs)
-        # Choices have no labels, so their numbers are their names.
+        # Choices have no labels, so their class names are their numbers.
         names = self.labels or tf.strings.as_string(tf.range(shape[1]))
         classes = tf.broadcast_to(names, shape)
         return answer | {"classes": classes, "scores": probs}
@@ -243,11 +243,11 @@ class ServingHead:
         Args:
           inputs: The inputs of the model.
         """
-        del inputs  # For most heads, all rows need the same memory.
+        del inputs  # Only `FillMask` needs more memory for some inputs.
         return self.max_rows_at_once
 
     def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Reduces the outputs for some of the rows to the tensors to keep.
+        """Returns the tensors to keep of the model's outputs for some rows.
 
         `answer` reads the result in place of the model's outputs. By default,
         the result has the outputs that the attribute `outputs` names.
@@ -264,7 +264,7 @@ class ServingHead:
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns the answer to a request with token ids; by default `answer`.
+        """Answers a request with token ids; by default, calls `answer`.
 
         Args:
           outputs: The model's outputs for `rows.inputs`.

@@ -35,7 +35,7 @@ NEXT_SENTENCE_LABELS = ("is_next", "not_next")
 _IS_MASK = "is_mask"
 _IDS = "best_ids"
 _PROBABILITIES = "best_probabilities"
-# The maximum number of logits at once: 128 MiB, and 128 MiB of probabilities.
+# Limits the logits to 128 MiB at once, and the probabilities to 128 MiB.
 # Otherwise, rows with nothing but [MASK]s would take gigabytes.
 _MAX_LOGITS = 1 << 25
 
@@ -44,7 +44,7 @@ _MAX_LOGITS = 1 << 25
 class FillMask(ServingHead):
     """Serves the masked-LM head, as `bert_tf.inference.fill_mask` uses it.
 
-    Only [MASK] is special in a text: other names in brackets are text. Tokens
+    Only [MASK] is special in a text: other names in brackets are words. Tokens
     beyond the maximum length are truncated, including [MASK]s.
 
     Args, in addition to those of `ServingHead`:
@@ -88,12 +88,12 @@ class FillMask(ServingHead):
     def tokenize_with_offsets(
         self, text: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Returns token ids and offsets, "[MASK]" as one token."""
+        """Returns token ids and offsets; "[MASK]" is one token."""
         parts = tf.strings.split(text, MASK)
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(
             parts.flat_values
         )
-        # The start of each part in its text, where the [MASK] before it ends.
+        # Each part starts in its text where the [MASK] before the part ends.
         size = len(MASK)
         sizes = tf.strings.length(parts.flat_values) + size
         begins = tf.cumsum(sizes, exclusive=True)
@@ -131,7 +131,7 @@ class FillMask(ServingHead):
     def attention_rows(
         self, strings: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Returns the rows of the texts."""
+        """Returns one packed row for each text."""
         return self.pack(strings).inputs
 
     def answer(
@@ -141,8 +141,8 @@ class FillMask(ServingHead):
 
         Returns:
           `tokens` <string>[B, P, k] and `probabilities` <float32>[B, P, k] for
-          the [MASK]s of each text from left to right, the most likely first;
-          padded with "" and 0.
+          the [MASK]s of each text from left to right, the most likely
+          candidate first; padded with "" and 0.
         """
         answer = self.answer_ids(outputs, rows)
         del answer["token_ids"]
@@ -151,10 +151,7 @@ class FillMask(ServingHead):
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Returns the outputs of `answer` and `token_ids` <int32>[B, P, k].
-
-        `token_ids` are padded with -1.
-        """
+        """Returns `answer` and `token_ids` <int32>[B, P, k], padded with -1."""
         best = outputs if _IDS in outputs else self.condense(outputs)
         # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
         is_mask = tf.expand_dims(rows.state[_IS_MASK], -1)
@@ -168,14 +165,14 @@ class FillMask(ServingHead):
 
 
 def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
-    """Adds an offset to the places of each row."""
+    """Adds each row's offset to the positions in that row."""
     return places.with_flat_values(
         places.flat_values + tf.gather(by, places.value_rowids())
     )
 
 
 class NextSentence(Classification):
-    """Serves the next-sentence head of pretrained models, a classifier."""
+    """Serves the next-sentence head of pretrained models as a classifier."""
 
     kinds = ("pretraining", "next_sentence")
     outputs = ("next_sentence_logits",)
@@ -206,8 +203,8 @@ class Embeddings(ServingHead):
     Args, in addition to those of `ServingHead`:
       config: The configuration of the model.
       pooling: As for `heads.pool_tokens`.
-      layer: The index of the layer, from 0, or from -1 backward.
-      normalize: Whether each vector has length 1.
+      layer: The index of the layer: 0 is the first layer, -1 the last.
+      normalize: Whether to scale each vector to length 1.
 
     Raises:
       UserError: If the model has no such layer, or `pooling` is invalid.

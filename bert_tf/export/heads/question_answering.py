@@ -35,8 +35,8 @@ _NUM_SPECIAL_TOKENS = 3
 # Words are separated as in `bert_tf.tasks.squad.examples`.
 _WHITE_SPACE = "[ \t\r\n\u202f]+"
 _NOWHERE = -1
-# A word of megabytes is one token, and may be in hundreds of spans. A copy for
-# each span would need hundreds of times the memory of the request.
+# Longer spans are compared by offsets, not by text. Otherwise a word of many
+# megabytes would be copied for each of hundreds of spans that contain it.
 _MAX_BYTES_COMPARED = 1024
 
 
@@ -103,7 +103,7 @@ class QuestionAnswering(head.ServingHead):
           The rows, [CLS] question [SEP] window of the paragraph [SEP]. The
           state is `contexts` <string>[B], without bytes that are not UTF-8;
           `questions` <int32>[R], ascending; `starts` and `ends` <int32>[R, T],
-          the bytes of the context that a token stands for, or -1; and
+          the byte offsets of each token in the context, or -1; and
           `is_max_context` <bool>[R, T].
         """
         task = self.task
@@ -259,8 +259,8 @@ class QuestionAnswering(head.ServingHead):
 def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
     """Marks each token in the window in which the token has the most context.
 
-    The context of a token is the smaller of its distances to the ends of the
-    window; the first of equal windows wins.
+    The context of a token is its distance to the nearer end of the window, plus
+    0.01 times the window's length. If windows are equal, the first one wins.
 
     Source: _check_is_max_context (run_squad.py:513-547 of the original).
 
@@ -274,7 +274,7 @@ def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
     is_token = tokens >= 0
     left = tf.cumsum(tf.cast(is_token, tf.int32), axis=1, exclusive=True)
     count = tf.math.count_nonzero(is_token, 1, keepdims=True, dtype=tf.int32)
-    # Compute as `tasks.squad.features` does, to preserve ties.
+    # Compute like `tasks.squad.features`, so that equal windows stay equal.
     context = tf.cast(tf.minimum(left, count - 1 - left), tf.float64)
     score = context + 0.01 * tf.cast(count, tf.float64)
     # `unsorted_segment_max` ignores the index -1.
@@ -325,7 +325,7 @@ def _find_spans(
       start_logits: <float32>[R, T], padding included.
       end_logits: <float32>[R, T].
       rows: The windows.
-      task: Has the limits.
+      task: The task, which has the limits.
     """
     state = rows.state
     if task.mask_padding:
@@ -404,8 +404,8 @@ def _n_best_scores(
 ) -> tf.Tensor:
     """Returns the scores of the best spans with distinct texts.
 
-    The scores are <float64>[B, n], descending, padded with -inf. If texts are
-    longer than `_MAX_BYTES_COMPARED`, different offsets count as distinct.
+    The scores are <float64>[B, n], descending, padded with -inf. Texts longer
+    than `_MAX_BYTES_COMPARED` count as distinct if their offsets differ.
     """
     starts, ends = spans.starts, spans.ends
     is_long = ends - starts > _MAX_BYTES_COMPARED
@@ -465,7 +465,7 @@ def _choose(
         best = tf.where(has_span, _softmax(scores)[:, 0], 0)
         return _Chosen(has_span, best, tf.zeros_like(best))
     n_best_size = scores.shape[1]
-    # "No answer" ranks after equal scores; in the n best it replaces the last.
+    # If "no answer" is among the n best, the last of the n spans is dropped.
     num_ahead = tf.math.count_nonzero(
         scores >= nulls[:, tf.newaxis], axis=1, dtype=tf.int32
     )

@@ -37,7 +37,7 @@ class Tagging(ServingHead):
     Args, in addition to those of `ServingHead`:
       task: The task, which decodes the outputs.
       doc_stride: The maximum distance in tokens between the starts of two
-        windows; None for a single window: later words get the tag "O".
+        windows; None for one window: words after it get the tag "O".
 
     Raises:
       UserError: If tokens between windows would be lost.
@@ -87,8 +87,8 @@ class Tagging(ServingHead):
         Returns:
           Rows with a state of `words` <string>[B, W], padded with "", and
           `starts`, `ends`, `rows` and `positions`, each <int32>[B, W], padded
-          with -1: the offsets of words in the text, and the row and position
-          of their first token; the row of words without a token is -1.
+          with -1: the offsets of each word in the text, and the row and the
+          position of its first token, both -1 for a word without tokens.
         """
         words, tokens = self._tokenize(strings["text"])
         windows = word_windows.cut(
@@ -98,7 +98,7 @@ class Tagging(ServingHead):
             self.max_seq_length - 2,
             self.doc_stride,
         )
-        # [CLS] is at position 0, so all other positions are one higher.
+        # [CLS] has position 0, so add 1 to the positions of the tokens.
         positions = tf.where(windows.rows < 0, _NONE, windows.places + 1)
         state = {"words": words.texts.to_tensor("")}
         for name, values in (
@@ -114,7 +114,7 @@ class Tagging(ServingHead):
     def attention_rows(
         self, strings: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Returns one row with the beginning of each text."""
+        """Returns one row for each text, with the text's beginning."""
         words, tokens = self._tokenize(strings["text"])
         of_texts = words.texts.with_flat_values(tokens)
         return self._pack(of_texts.merge_dims(1, 2))
@@ -138,8 +138,8 @@ class Tagging(ServingHead):
 
         Returns:
           `words` and `tags` <string>[B, W], padded with ""; `starts` and
-          `ends` <int32>[B, W], characters of the text as Python counts them,
-          ends exclusive, padded with -1.
+          `ends` <int32>[B, W], in characters as Python counts them, padded
+          with -1: a word is `text[start:end]`.
         """
         state = rows.state
         tags = self.task.decode(outputs, state["rows"], state["positions"])

@@ -30,8 +30,8 @@ from bert_tf.flags.export import TfliteConfig
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import LiteTokenizer
 
-# Outputs of the SavedModel that the file omits. The Task Library rejects a
-# classifier with several outputs, and MediaPipe reads each as class scores.
+# Outputs of the SavedModel that the file omits. The Task Library rejects
+# classifiers with several outputs; MediaPipe reads each output as class scores.
 OMITTED_FOR_IDS = ("logits",)
 
 # Heads that answer with parts of the text.
@@ -48,8 +48,8 @@ _NONE = -1
 class Build(savedmodel.Export):
     """The model, in float32, and the settings of a .tflite file.
 
-    For strings, the head has operators of TensorFlow Lite, rows of one length
-    and one row for each text.
+    If the file takes strings, `adapt` limits the head to operators of
+    TensorFlow Lite, to rows of one length, and to one row for each text.
     """
 
     config: TfliteConfig
@@ -143,12 +143,12 @@ def make_function(
 ) -> tuple[Callable[..., dict[str, tf.Tensor]], dict[str, tf.TensorSpec]]:
     """Returns the function of a file and the specs of its inputs, by name.
 
-    The inputs are strings, <string>[B], or [B, C] for multiple choice, or
+    The inputs are strings, <string>[B] or choices <string>[B, C], or they are
     `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T] or
-    [R, C, T]; None for free dimensions. For ids, the outputs are the same as in
-    an ids-only SavedModel. For strings, `HEADS_WITH_OFFSETS` return numbers for
-    each token, and the token's offsets in bytes: `starts` and `ends`
-    <int32>[B, T], -1 if there are none.
+    [R, C, T]. A free dimension is None. For ids, the outputs are the same as in
+    an ids-only SavedModel, without `OMITTED_FOR_IDS`. For strings,
+    `HEADS_WITH_OFFSETS` return numbers for each token and the token's byte
+    offsets: `starts` and `ends` <int32>[B, T], -1 for tokens outside the text.
     """
     head, model = build.head, build.model
 
@@ -174,7 +174,7 @@ def make_function(
 
 
 def pack(build: Build, strings: Mapping[str, tf.Tensor]) -> Rows:
-    """Packs strings; `Rows.state` of `HEADS_WITH_OFFSETS` has the offsets."""
+    """Packs strings; for `HEADS_WITH_OFFSETS`, `Rows.state` has offsets."""
     # `reshape` fails if the inputs have different numbers of rows. Otherwise a
     # single row would be broadcast to the rows of another input.
     count = tf.shape(next(iter(strings.values())))[:1]

@@ -3,13 +3,13 @@
 An int8 matrix has one scale for all of its columns. In BERT a few columns of
 the output of a block's second dense layer are a hundred times greater than the
 other columns, which then lose almost all of their precision. So each column is
-divided by its greatest value (at no cost, as the kernel absorbs the division)
-and multiplied by this value again in float32.
+divided by its greatest value, and multiplied by this value again in float32.
+The division costs nothing, as the kernel absorbs it.
 
 The inputs of dense layers, too, have a few columns that are ten times greater
-than the rest. These columns are divided until they are as small as the next
-greatest columns, and the kernel's rows are multiplied to compensate. Scaling
-all columns would cost the kernel more precision than the inputs gain.
+than the rest. Only these columns are scaled down, to the size of the greatest
+other columns, and the kernel's rows are scaled up to compensate. Scaling all
+columns would cost the kernel more precision than the inputs gain.
 
 Sources:
   Bondarenko et al., 2021, https://arxiv.org/abs/2109.12948, sections 3 and
@@ -76,7 +76,7 @@ _FLOAT_OPERATORS = (
 # much the same for shares from 0.67 to 0.99.
 _USUAL = 0.98
 
-# Returns the model's inputs by name, one mapping for each call of the model.
+# A function that returns the inputs of each call of the model, by name.
 Samples = Callable[[], Iterable[Mapping[str, np.ndarray]]]
 _BUILTINS = {
     number: name
@@ -97,7 +97,7 @@ def convert(
 
     Args:
       function: Takes the tensors of `specs` by name; returns tensors by name.
-      specs: The dtypes and shapes of its inputs; None for free dimensions.
+      specs: The dtypes and shapes of the inputs; a free dimension is None.
       quantization: One of `flags.export.QUANTIZATIONS`: "none" for float32;
         "float16" for float16 weights; "dynamic" for int8 weights, with
         activations quantized only for products; "full_int8" for int8 weights
@@ -105,7 +105,7 @@ def convert(
       samples: Returns inputs to calibrate "full_int8"; otherwise unused.
       text_operators: Whether the file may have TF-Text's operators.
       per_tensor: Whether a dense layer has one scale instead of one per
-        column, as runtimes before 2.15 need it.
+        column. Runtimes before 2.15 need this.
 
     Raises:
       UserError: If the file would need TensorFlow's own operators, or custom
@@ -152,7 +152,7 @@ def trace(
     function: Callable[..., dict[str, tf.Tensor]],
     specs: Mapping[str, tf.TensorSpec],
 ):
-    """Traces a function and gives its output tensors their names."""
+    """Traces a function, and names each output tensor after its key."""
 
     def named(**inputs):
         outputs = function(**inputs)
@@ -200,12 +200,12 @@ def _quantize(
     calibrator = calibrators.Calibrator(
         calibrators.add_intermediate_tensors(content), [], []
     )
-    # TensorFlow's interpreter warns each time that a newer interpreter exists.
+    # TensorFlow's interpreter warns that LiteRT's should be used instead.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for sample in samples():
-            # This resizes the inputs for each sample. `calibrate` resizes them
-            # for its first sample only, and writes the file in each call.
+            # `_feed_tensors` resizes the inputs for each sample. `calibrate`
+            # resizes inputs once per call, and each call writes the file.
             calibrator._feed_tensors(lambda sample=sample: [sample], True)
     return lite_convert.mlir_quantize(
         calibrator.calibrate(lambda: ()),  # The samples were fed above.
@@ -216,9 +216,10 @@ def _quantize(
 
 @contextlib.contextmanager
 def scaled_columns(model: keras.Model, samples: Samples) -> Iterator[None]:
-    """Scales the columns of dense layers, measured on samples, in the context.
+    """Scales the columns of dense layers while the `with` block runs.
 
-    The model is from `inference.prepare`. Its outputs change only by rounding.
+    The scales are measured on samples. The model is from `inference.prepare`,
+    and its outputs change only by rounding.
     """
     projections = [
         layer
@@ -239,9 +240,9 @@ def scaled_columns(model: keras.Model, samples: Samples) -> Iterator[None]:
 
 
 def _excess(greatest: np.ndarray) -> np.ndarray:
-    """Returns the ratio of each column's maximum to the usual one, at least 1.
+    """Returns each column's maximum divided by the usual maximum, at least 1.
 
-    The maxima and the ratios are <float32>[input width].
+    Maxima and quotients are <float32>[input width].
     """
     usual = np.quantile(greatest, _USUAL)
     if not usual:

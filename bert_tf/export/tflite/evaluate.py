@@ -40,16 +40,16 @@ from bert_tf.text.tokenizer import BertTokenizer
 
 _EVAL_FLAG = "--eval_file"
 _CALIBRATION_FLAG = "--representative_file"
-# More rows change the scales little.
+# More rows would hardly change the scales.
 MAX_CALIBRATION_ROWS = 256
 _LABEL_COLUMN = "label"
 _TEXT_PAIR = "text_pair"
-# Heads with a fine-tuning task.
+# The heads that have a fine-tuning task.
 _KINDS = frozenset(task.kind for task in registry.TASKS.values())
 # Rows per call of the model, and per call of a file that takes any number.
 _BATCH_SIZE = 16
 _TIMED_ROWS = 32
-# Rounds row lengths up, as an interpreter allocates memory for each length.
+# Rounds row lengths up, as an interpreter allocates memory for a new length.
 _STEP = 8
 # Kinds of tasks whose official metric is in percent, not between 0 and 1.
 _IN_POINTS = (SquadTask.kind,)
@@ -72,11 +72,11 @@ class Scores:
 
     Attributes:
       metric: The name of the task's main metric.
-      score: The score of the file, in points of 100; errors (less is better)
-        are not scaled.
+      score: The score of the file in percent. A score for which less is better
+        is not in percent but in its own unit.
       model_score: The score of the model, in the same unit.
-      drop: The points that the file loses, negative if the file is better; for
-        errors, their increase in percent.
+      drop: The points that the file loses, negative if the file is better. For
+        a metric that is an error, its increase in percent.
       milliseconds: The median time of a row with one thread; rows have their
         own lengths, or the fixed length of the file.
     """
@@ -176,9 +176,9 @@ def predict(file: LiteModel, rows: EvalSet) -> list[Any]:
 def compute_outputs(
     file: LiteModel, rows: EvalSet
 ) -> dict[str, list[np.ndarray]]:
-    """Returns an array per row for each name of `Task.select_outputs`.
+    """Returns a list with one array per row for each output, by name.
 
-    For classification, the names are the outputs of the file.
+    The names are from `Task.select_outputs`, or for classification the file's.
     """
     outputs: dict[str, list] = {}
     task, count = rows.task, len(rows.features)
@@ -191,12 +191,12 @@ def compute_outputs(
             answer = file.run(_inputs(file, rows, part))
             if task.variant is None and not _is_classification(task):
                 if "probabilities" in answer:
-                    # Only the best choice counts, and logits have the same.
+                    # Only the best choice is scored; logits give the same one.
                     answer = {"logits": answer["probabilities"]}
                 answer = task.select_outputs(answer)
             for name, values in answer.items():
                 of_rows = outputs.setdefault(name, [None] * count)
-                # The remaining rows of the call are padding.
+                # `zip` drops further rows of the call, which are padding.
                 for row, value in zip(part, np.asarray(values), strict=False):
                     of_rows[row] = value
             bar.update(len(part))
@@ -208,7 +208,7 @@ def _is_classification(task: Task) -> bool:
 
 
 def _milliseconds(file: LiteModel, rows: EvalSet) -> float:
-    """Returns the median time of rows that are spread over the set."""
+    """Returns the median time per row, for rows spread over the set."""
     count, size = len(rows.features), _batch_size(file) or 1
     seconds = []
     for row in spread(count, _TIMED_ROWS):
@@ -229,7 +229,7 @@ def _batch_size(file: LiteModel) -> int | None:
 def _inputs(
     file: LiteModel, rows: EvalSet, chosen: np.ndarray
 ) -> Mapping[str, np.ndarray]:
-    """Returns the inputs of a call, [B, ...] each; rows repeat to fill it."""
+    """Returns a call's inputs, [B, ...] each; repeats rows to fill the call."""
     chosen = np.resize(chosen, _batch_size(file) or len(chosen))
     if INPUT_IDS.name in file.inputs:
         length = file.inputs[INPUT_IDS.name][1][-1]
@@ -259,8 +259,8 @@ def read_eval_set(build: Build) -> EvalSet | None:
     """Reads --eval_file; returns None without the flag.
 
     Raises:
-      UserError: If the file is not of the model's task or has no labels, or
-        the model has no task.
+      UserError: If the file does not fit the model's task or has no labels,
+        or the model has no task.
     """
     path = build.config.eval_file
     if path is None:
@@ -290,7 +290,7 @@ def _task_of(build: Build, flag: str) -> Task:
     """Returns the task of a model, with the row length of the file.
 
     Raises:
-      UserError: If the head has no task, which the flag needs.
+      UserError: If the head has no task; the flag needs one.
     """
     if build.name not in _KINDS:
         raise UserError(
@@ -307,7 +307,7 @@ def _task_of(build: Build, flag: str) -> Task:
 
 
 def _with_columns(task: Task, path: str) -> Task:
-    """Returns the task with default names for columns that it does not name."""
+    """Returns the task, with default names for its unnamed columns."""
     if isinstance(task, MultipleChoiceTask):
         label = task.columns.label or _LABEL_COLUMN
         return dataclasses.replace(

@@ -1,10 +1,10 @@
 """Adds TFLite metadata to a file, for MediaPipe and the Task Library.
 
 The metadata name the tensors. The vocabulary and the labels are appended as a
-zip file. Interpreters ignore both. No installed package has code for the schema
-of the metadata, metadata_schema.fbs of MediaPipe (M001, version 1.5.0), so
-tables are written here by their field numbers. A union has two fields: its type
-and its value.
+zip file. Interpreters ignore the metadata and the zip file. The schema is
+metadata_schema.fbs of MediaPipe (M001, version 1.5.0). No installed package has
+code for this schema, so this module writes tables by their field numbers. A
+union has two fields: its type and its value.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from bert_tf.text.vocabulary import Vocabulary
 VOCAB_FILE = "vocab.txt"
 LABELS_FILE = "labels.txt"
 
-# The names that the clients expect, and descriptions of the tensors.
+# For each tensor: the name that clients expect, and a description.
 _INPUTS = {
     INPUT_IDS.name: ("ids", "The pieces' numbers in vocab.txt."),
     INPUT_MASK.name: ("mask", "1 for pieces and 0 for padding."),
@@ -66,8 +66,8 @@ _VOCABULARY = 5
 _FEATURE_PROPERTIES = 1
 _BERT_TOKENIZER_OPTIONS = 4
 
-# Field number to value: a string, a list of tables or of floats, a table, or an
-# unsigned byte.
+# Field number to value: a string, a list of tables, a list of floats, a table,
+# or an unsigned byte.
 _Table = dict[int, Any]
 
 
@@ -127,7 +127,7 @@ def add_metadata(
             for key in _in_order(signature.inputs, subgraph.inputs)
         ],
         3: [
-            # Outputs of other tasks, which _OUTPUTS lacks, get a default.
+            # Outputs that `_OUTPUTS` lacks get a default description.
             _tensor_table({key: (key, "An answer.")} | _OUTPUTS, key, labels)
             for key in _in_order(signature.outputs, subgraph.outputs)
         ],
@@ -211,7 +211,7 @@ def _file_table(name: str, description: str, kind: int) -> _Table:
 
 
 class _Builder(flatbuffers.Builder):
-    """A flatbuffer builder that aligns weights for kernels."""
+    """A flatbuffer builder that aligns weights to `_ALIGNMENT` bytes."""
 
     def CreateNumpyVector(self, x: np.ndarray) -> int:  # noqa: N802
         self.Prep(_ALIGNMENT, x.nbytes)
@@ -227,7 +227,7 @@ def _pack(model: schema.ModelT, table: bytes, size: int) -> bytes:
     entry.buffer = len(model.buffers)
     model.buffers = [*model.buffers, buffer]
     model.metadata = [*(model.metadata or ()), entry]
-    # A builder that is too small would copy hundreds of megabytes again.
+    # A builder that must grow would copy hundreds of megabytes again.
     builder = _Builder(size + size // 8 + len(table) + 4096)
     builder.Finish(model.Pack(builder), _FILE_IDENTIFIER)
     return bytes(builder.Output())
@@ -239,9 +239,9 @@ def _append_files(content: bytes, texts: Mapping[str, str]) -> bytes:
         file.write(content)
         with zipfile.ZipFile(file, "a") as archive:
             for name, text in texts.items():
-                # Not compressed, as readers map the files in place.
+                # Do not compress, as readers map the files in place.
                 info = zipfile.ZipInfo(name, _NO_TIME)
-                info.create_system = 0  # Independent of the machine.
+                info.create_system = 0  # The same on every machine.
                 archive.writestr(info, text.encode())
         return file.getvalue()
 

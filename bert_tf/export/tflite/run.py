@@ -173,8 +173,8 @@ def publish(built: Built, path: str, scores: Scores | None) -> None:
     """Writes a file, and its report next to it, atomically."""
     measured = None if scores is None else dataclasses.asdict(scores)
     with contextlib.ExitStack() as stack:
-        # The report is renamed first. If the process is killed then, the
-        # checksum in the report shows that the old file does not belong to it.
+        # The report is renamed first. If the process is then killed, the report
+        # lies next to the old file, but its checksum is the new file's.
         names = [
             stack.enter_context(files.atomic_file(path + suffix))
             for suffix in ("", _REPORT_SUFFIX)
@@ -186,7 +186,7 @@ def publish(built: Built, path: str, scores: Scores | None) -> None:
 
 
 def find_warning(build: Build) -> str | None:
-    """Returns a warning if MediaPipe and the Task Library read other tokens.
+    """Returns a warning if MediaPipe and the Task Library tokenize otherwise.
 
     These clients always lower-case ASCII and strip no accents, see
     `bert_tf.text.normalizer`. Returns None if the clients tokenize all texts as
@@ -304,7 +304,7 @@ def _decisions(build: Build) -> dict[str, verification.Decide]:
 
 
 def _least_cosine(expected: np.ndarray, actual: np.ndarray) -> float:
-    """Returns the lowest cosine of two arrays of vectors, [B, C] each."""
+    """Returns the lowest cosine of matching rows of two arrays [B, C]."""
     norms = np.linalg.norm(expected, axis=-1) * np.linalg.norm(actual, axis=-1)
     return float(((expected * actual).sum(-1) / norms).min())
 
@@ -314,7 +314,7 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     length = build.config.max_seq_length
     batches = [reference.batches()[0][:1], reference.batches()[-1]]
     packed = []
-    # Silences warnings that test sentences are too long.
+    # Some test sentences are too long on purpose: silence the warnings.
     with terminal.below(logging.ERROR):
         for rows in map(reference.pack, batches):
             chosen = evaluation.spread(len(rows["input_ids"]), _MAX_ROWS)

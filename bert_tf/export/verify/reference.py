@@ -3,15 +3,15 @@
 Texts that reveal errors are listed here. Texts with a given number of tokens
 are generated from the vocabulary of the model.
 
-The head and the model are built from the model directory, and the head is
-called eagerly. So the answers show whether an export has the settings, labels,
-weights and vocabulary of the model. They also show whether the export's graph,
-with its fused model and without padding, computes what the trained model does.
-The tests of each head compare the head with the predictions of its task.
+The answers come from the head and the model of the model directory, called
+eagerly. So they reveal an export with other settings, labels, weights or
+vocabulary than the model's. They also reveal errors in the export's graph,
+which has a fused model and skips padding. The tests of each head compare the
+head with the predictions of its task.
 
 Shapes:
   B: number of rows of a request.
-  R: rows that the model gets for them, such as the windows of long texts.
+  R: rows that the model gets, for instance one for each window of long texts.
   T: row length.
 """
 
@@ -41,7 +41,7 @@ from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import MASK
 
-# A string for each input, or a list of strings for an input with a second axis.
+# For each input of a head: a string, or a list of strings such as choices.
 Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
 Answerer = Callable[[Mapping[str, tf.Tensor], Rows], dict[str, tf.Tensor]]
@@ -49,13 +49,13 @@ Answerer = Callable[[Mapping[str, tf.Tensor], Rows], dict[str, tf.Tensor]]
 # The most rows per call, and the most texts per call of `tokenize`.
 _ROWS_PER_CALL = 8
 _TEXTS_PER_CALL = 64
-# Bounds the memory, as long texts have any number of windows.
+# The most windows per call: all windows of a long text could fill the memory.
 _WINDOWS = 32
 # Logits may differ by this factor times the tolerance.
 TIMES_FOR_LOGITS = 10
-# Number of pairs of opposite disturbances. A decision between equal numbers
-# changes in one of each pair. If the numbers differ by a tenth of the
-# disturbance, a change is found in nine of ten cases.
+# `Reference.decide` adds this many random disturbances to the outputs, and also
+# subtracts each. A decision between equal numbers then changes. If the numbers
+# differ by a tenth of the disturbance, nine of ten decisions change.
 _DISTURBANCES = 4
 
 # The outputs of a model that `Reference` reads.
@@ -105,8 +105,8 @@ TEXTS = (
     "." * 300,
     "long ago, in a far land, the dog sat down and 東 said: hm! " * 400,
 )
-# Invalid UTF-8, which is ignored: a stray byte, a truncated character, an
-# overlong character, a surrogate. Some heads need a [MASK].
+# Exports must ignore invalid UTF-8: a stray byte, a truncated character, an
+# overlong character, a surrogate. The [MASK]s are for heads that need one.
 INVALID = (
     b"a \xff b [MASK]",
     b"c \xe6\x9d [MASK]",
@@ -137,8 +137,8 @@ class Expected:
 
     Attributes:
       values: By output: numbers, or bytes in arrays of objects, each [B, ...].
-      doubtful: By output: <bool>[B], the rows that may differ, as differences
-        within the tolerance can change a decision.
+      doubtful: <bool>[B] by output, True for a row that may differ, because a
+        difference within the tolerance can change a decision.
     """
 
     values: Arrays
@@ -149,7 +149,7 @@ class Expected:
         return Expected({x: self.values[x] for x in names}, self.doubtful)
 
     def numbers(self) -> "Expected":
-        """Returns the outputs that are no strings."""
+        """Returns the outputs that are not strings."""
         return self.only(n for n, x in self.values.items() if x.dtype != object)
 
 
@@ -200,7 +200,7 @@ class Reference:
         self._model = model
 
     def batches(self) -> list[list[Row]]:
-        """Returns the rows of each call: single rows, then mixed lengths."""
+        """Returns the rows of each call: single rows first, then mixed rows."""
         head = self.head
         special_tokens = 1 + len(head.inputs)
         lengths = {
@@ -251,7 +251,7 @@ class Reference:
             expected = self.for_predict(found)
             name = f"batch {number} of {len(rows)}"
             yield Call(serving, to_inputs(rows), name, expected)
-            # All single rows run the same code, so one is enough.
+            # All single rows run the same code: send only the first as Example.
             if len(rows) == 1 and number > 0:
                 continue
             examples = to_examples(rows)
@@ -314,7 +314,7 @@ class Reference:
             )
 
     def expect(self, rows: Sequence[Row]) -> Expected:
-        """Returns the outputs for strings, for all methods together."""
+        """Returns all outputs for strings, also for classify and regress."""
         packed = self.head.pack(to_tensors(rows))
         return self.decide(self.head.answer, packed)
 
@@ -354,8 +354,8 @@ class Reference:
         """Returns the answer to rows, and which of its decisions are doubtful.
 
         A decision is a string or an index, and is doubtful if small changes of
-        the model's outputs change it. Then each output with one number per row,
-        such as the score of the chosen answer, is doubtful, too.
+        the model's outputs change it. Then the row's other single values, such
+        as the score of the chosen answer, are doubtful, too.
 
         Args:
           answer: A method of the head.
@@ -397,7 +397,7 @@ class Reference:
             self._function = tf.function(
                 self._call, input_signature=[specs], autograph=False
             )
-        # Zero rows make one part, too, as concatenation needs some part.
+        # Zero rows make one empty part, as `tf.concat` needs at least one part.
         parts = [
             self._function({x: t[i : i + _WINDOWS] for x, t in inputs.items()})
             for i in range(0, max(len(inputs["input_ids"]), 1), _WINDOWS)
@@ -433,7 +433,7 @@ def to_tensors(rows: Sequence[Row]) -> dict[str, tf.Tensor]:
 
 
 def write_requests(path: str, model_name: str, calls: Sequence[Call]) -> None:
-    """Writes warm-up requests, a TFRecord file of PredictionLogs."""
+    """Writes warm-up requests as a TFRecord file of PredictionLogs."""
     tf.io.gfile.makedirs(os.path.dirname(path))
     with (
         files.atomic_file(path) as temporary,
@@ -482,12 +482,12 @@ def read_requests(path: str) -> list[Call]:
 def warmup_requests(
     head: ServingHead, ids_only: bool = False, counts: Sequence[int] = (1,)
 ) -> list[Call]:
-    """Returns requests of rows that fill each of the buckets of a head.
+    """Returns warm-up requests for each bucket, with rows that fill it.
 
     Args:
       head: The head.
       ids_only: Whether the signature takes token ids instead of strings.
-      counts: For each request for a bucket, the number of rows.
+      counts: The number of rows in each request for a bucket.
     """
     calls = []
     for bucket in head.buckets:
@@ -504,7 +504,7 @@ def warmup_requests(
 
 
 def _row(head: ServingHead, bucket: int, seed: int) -> Row:
-    """Returns a row of words that fills the bucket with its special tokens."""
+    """Returns a row of words that fills the bucket, special tokens included."""
     first, *others = head.inputs
     room = bucket - 2 - len(others)
     size = room
@@ -617,7 +617,7 @@ def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:
     mark = vocabulary_lib.CONTINUATION
     words = []
     for token in tokenizer.vocabulary.tokens:
-        # A continuation token needs a word to continue.
+        # A continuation token such as ##ing occurs only within a word.
         word = token if token == mark else token.removeprefix(mark)
         words.append(f"a{word}" if word != token else word)
     return [

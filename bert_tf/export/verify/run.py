@@ -1,10 +1,10 @@
 """Verifies that an export returns what its model computes.
 
 The export is loaded from its files and runs on texts chosen to reveal errors.
-Its answers are compared with the answers of the head and the model of the model
-directory. The files in litert/ run in the server's LiteRT engine: in float32
-their outputs must equal the model's; with quantized weights the differences
-are only reported.
+Its answers are compared with the answers that `reference` computes from the
+model directory. The files in litert/ run in the server's LiteRT engine. In
+float32, their outputs must equal the model's. With quantized weights, the
+differences are only reported.
 """
 
 import dataclasses
@@ -53,14 +53,14 @@ TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2, "none": 1e-4, "float16": 5e-3}
 
 # A function that returns the decisions in an output, such as its argmax.
 Decide = Callable[[np.ndarray], np.ndarray]
-# Outputs that are decisions; all others are numbers or offsets of words.
+# Outputs that are decisions; all other outputs are numbers or offsets.
 _DECISIONS: Mapping[str, Decide] = dict.fromkeys(
     ("answer", "index", "label", "labels", "tags", "tokens"), lambda x: x
 )
 _MAX_SHOWN = 60
 _MAX_FAULTS_OF_CHECK = 3
-# Logits of real models differ by more than their last bits if sums are computed
-# in another order, as with padding, so these outputs may differ by more.
+# Outputs with this ending may differ by more. If sums have another order, as
+# with padding, the logits of real models differ in more than the last bits.
 _LOGITS = "logits"
 
 
@@ -247,8 +247,8 @@ def examine_litert(
       quantization: How the weights are quantized, one of
         `flags.export.LITERT_QUANTIZATIONS`.
       calls: The calls and what they must return.
-      warmups: Warm-up requests, of which some are timed.
-      exact: The .tflite file in float32, if known and not in the directory.
+      warmups: Warm-up requests; some are timed.
+      exact: The .tflite file in float32, if known; only for quantized exports.
 
     Raises:
       UserError: If a part cannot be loaded.
@@ -288,7 +288,7 @@ def call(
     calls: Sequence[Call],
     load: Callable[[str, int, str], Servable] | None = None,
 ) -> list[Answer]:
-    """Returns the answers of an engine of the server, by default TensorFlow's.
+    """Returns an engine's answers to calls; by default, TensorFlow runs them.
 
     Raises:
       UserError: If the export cannot be loaded.
@@ -407,7 +407,7 @@ def measure_scales(expected: Iterable[Expected]) -> dict[str, float]:
     """Returns the largest absolute value of each output, at least 1.
 
     Probabilities have the scale 1. Scores, logits and embeddings are sums of
-    large terms, so even small values have the largest value's rounding error.
+    large terms, so even their small values can have large rounding errors.
     """
     scales: dict[str, float] = {}
     for one in expected:
@@ -426,7 +426,7 @@ class Comparison:
         relative to their scale. Logits may differ by ten times the tolerance
         if their softmax over the last axis is within the tolerance. None
         accepts all numbers and decisions, and only measures differences.
-      scales: The result of `measure_scales` for these and other calls.
+      scales: The result of `measure_scales` for all calls.
       decisions: By output: the function that reads its decisions.
 
     Attributes:
@@ -490,7 +490,7 @@ class Comparison:
     def _count_equal(
         self, name: str, expected: np.ndarray, actual: np.ndarray
     ) -> None:
-        # Arrays of other shapes, as of empty batches, cannot be compared.
+        # Arrays of different shapes, as for empty batches, are not compared.
         if name not in self._decisions or expected.shape != actual.shape:
             return
         first, second = map(self._decisions[name], (expected, actual))
@@ -508,7 +508,7 @@ class Comparison:
         doubtful: np.ndarray | None,
     ) -> Iterator[str]:
         """Yields the fault of an output, if any; ignores doubtful rows."""
-        # The other axes of an empty batch may have any size.
+        # In an empty batch, all axes but the first may have any size.
         no_rows = not len(expected) and not len(actual)
         is_empty = no_rows and expected.ndim == actual.ndim
         if expected.dtype != actual.dtype or not (
