@@ -46,8 +46,8 @@ _HEALTH_PATH = re.compile(
     r"/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?"
 )
 _HEALTH_METHOD = "/tensorflow.serving.ModelService/GetModelStatus"
-# Browsers let the web page load files from this server only, and call no other
-# server. So HTML in a user's text can neither run scripts nor load files.
+# With this policy, the server's page can load files from this server only, and
+# call no other. So HTML in users' texts can neither run scripts nor load files.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -91,12 +91,11 @@ def _is_loopback(host: str) -> bool:
 class AccessMiddleware:
     """Refuses foreign hosts, foreign web pages, and requests without a key.
 
-    Adds `_HEADERS` to all responses.
-
-    Browsers let foreign web pages send requests to this server. A page may have
-    made its own host name resolve to this machine: `Host` then has that name,
-    so the request is refused. `Origin` and `Sec-Fetch-Site` reveal other pages:
-    they may only send GET and HEAD, as the browser hides the answers from them.
+    Browsers let foreign web pages send requests to this server. If a page has
+    made its own host name resolve to this machine, `Host` has this name, so the
+    request is refused. The headers `Origin` and `Sec-Fetch-Site` reveal other
+    foreign pages. These may only send GET and HEAD, as browsers hide the
+    answers from foreign pages. All responses get the headers of `_HEADERS`.
 
     Args:
       hosts: The names that `Host` may have; None for any.
@@ -168,7 +167,7 @@ def _is_foreign(headers: datastructures.Headers) -> bool:
     if headers.get("sec-fetch-site", "").lower() == "cross-site":
         return True
     hosts = {host.lower() for host in headers.getlist("host")}
-    # Compare without the scheme, because a proxy may turn https into http.
+    # Compare hosts without the scheme: a proxy may turn https into http.
     return any(
         {origin.lower().partition("://")[2]} != hosts
         for origin in headers.getlist("origin")
@@ -180,14 +179,14 @@ def _shown(values: list[str]) -> str:
 
 
 class ApiKeys:
-    """The keys in a file, which is read again when it changes.
+    """The API keys in a file, read again whenever the file changes.
 
     Args:
       path: A text file with one key a line; empty lines and lines that begin
         with # are skipped.
 
     Raises:
-      UserError: If the file cannot be read, or has no key or a bad one.
+      UserError: If the file is unreadable, has no key or has an invalid key.
     """
 
     def __init__(self, path: str) -> None:

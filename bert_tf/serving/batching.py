@@ -32,7 +32,7 @@ from bert_tf.serving.servable import Stop
 # Maximum characters and numbers in a merged call, about 4,000 tokens. Longer
 # calls are no faster per token, and delay the requests that wait.
 MAX_CALL_SIZE = 1 << 14
-# Larger calls use at most half of the threads, so short requests get a thread.
+# At most half of the threads run calls above this size, so some stay free.
 PIECE_SIZE = MAX_CALL_SIZE // 4
 # For every 10,000 characters above PIECE_SIZE, a task ranks as if it came a
 # second later. So short tasks run first, but a long task does not wait forever.
@@ -144,7 +144,7 @@ class Task:
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
             for name in self.signature.inputs
         )
-        is_long = self.size > PIECE_SIZE  # Short requests never wait for it.
+        is_long = self.size > PIECE_SIZE  # Not merged with short requests.
         return (*self.signature_key(), self.outputs, shapes, is_long)
 
 
@@ -190,15 +190,15 @@ class BatchScheduler:
     ) -> asyncio.Future:
         """Queues a request; must be called in an event loop.
 
-        The caller must have acquired the servable. The scheduler acquires it,
-        too, until the request is answered.
+        The caller must have acquired the servable. The scheduler acquires it
+        once more, and releases it when the request is answered.
 
         Args:
           servable: The model version.
           signature: One of its signatures.
           inputs: All its inputs.
           outputs: The names of the requested outputs.
-          size: Characters and numbers in the inputs; counted if None.
+          size: Characters and numbers in the inputs; None to count them.
           **options: `is_piece`, `on_end` and `stop` of the task. If this method
             raises, `on_end` is not called.
 
@@ -511,7 +511,8 @@ def _resolve(pairs: Sequence[tuple[Task, object]]) -> None:
             future.cancel()
 
 
-# Fields and types of session_bundle_config.proto (TensorFlow Serving 2.20).
+# Fields of BatchingParameters and their types, from session_bundle_config.proto
+# (TensorFlow Serving 2.20).
 _FIELDS = {
     "max_batch_size": "Int64Value",
     "batch_timeout_micros": "Int64Value",

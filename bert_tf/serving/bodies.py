@@ -18,7 +18,7 @@ from starlette import requests
 from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import errors
 
-# Larger bodies are parsed in a thread, so that other requests do not wait.
+# Bodies above this size are parsed in a thread, so other requests do not wait.
 LARGE_BYTES = 1 << 17
 # Memory for all large bodies at once, in units of --max_request_bytes.
 _MAX_LARGEST_BODIES = 16
@@ -30,15 +30,17 @@ _CHUNK = 1 << 20
 # Bytes that a Python string takes in memory in addition to its characters.
 _STRING_BYTES = 56
 NO_PROTO = "The message is not a valid proto."
-# Smaller messages have too few fields to fill the memory, so skip counting.
+# Messages below this size have too few fields to fill memory: do not count.
 COUNTED_BYTES = 1 << 14
-# Decoding may turn 1 byte of a packed integer into 8, so 8 count as a field.
+# Decoding may turn a packed integer of 1 byte into 8 bytes, so every 8 integers
+# count as a field.
 _NUMBERS_PER_FIELD = 8
 _FIXED_SIZES = {1: 8, 5: 4}
 _FIELD = descriptor.FieldDescriptor
-# Decoding these types takes no more memory than their bytes: do not count more.
+# Values of these types do not grow when decoded, so nothing in them is counted.
 _FLAT = (_FIELD.CPPTYPE_STRING, _FIELD.CPPTYPE_FLOAT, _FIELD.CPPTYPE_DOUBLE)
-# All bytes of a varint but its last: without them, a byte per integer is left.
+# All bytes of a varint except the last one. If they are deleted from packed
+# integers, one byte per integer is left.
 _WITHOUT_END = bytes(range(128, 256))
 
 
@@ -57,7 +59,7 @@ _COSTS = _table(np.int32, **{"[": 64, "{": 64, '"': 32, ",": 16})
 class Bodies:
     """Limits the memory of the bodies and answers of requests in progress.
 
-    Its methods must be called in the event loop, because no lock guards them.
+    The methods must be called in the event loop, because no lock guards them.
     """
 
     def __init__(self, limits: ServeLimits) -> None:
@@ -133,8 +135,8 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
     """
     file = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
-        # The extra byte shows that the limit is exceeded. It also lets zlib
-        # read the trailer after `max_bytes`; only then zlib sets `file.eof`.
+        # An extra byte shows that the limit is exceeded. Without room for it,
+        # zlib could stop before the file's trailer, and not set `file.eof`.
         contents = file.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise errors.invalid(f"The body is not gzip: {error}") from error

@@ -116,7 +116,7 @@ def _examples_call(
 ) -> Call:
     """Returns the call for a `Classify` or `Regress` request.
 
-    `build` makes a call for the field `result`; this adds `model_spec`.
+    `build` makes a call for `result`; this function adds `model_spec`.
     """
     signature = _find(
         servable, request.model_spec, "No signature was found with the name: {}"
@@ -280,7 +280,7 @@ def _regression(signature: Signature, examples: np.ndarray) -> Call:
     return Call(signature, {_INPUTS: examples}, (_OUTPUTS,), respond)
 
 
-# Each returns the call for a `Classify` or `Regress` request, like `predict`.
+# `classify` and `regress` return the calls for requests, like `predict`.
 classify = functools.partial(
     _examples_call, _classification, classification_pb2.ClassificationResponse
 )
@@ -333,7 +333,7 @@ def _examples(
     part = getattr(request_input, kind)
     context = b""
     if kind == "example_list_with_context":
-        # Parsing merges context and example. The example, put last, wins.
+        # Put the context first: in joined protos, the later values win.
         context = part.context.SerializeToString()
     if not part.examples:
         raise errors.invalid("Input is empty.")

@@ -81,17 +81,17 @@ def grpc_options(limits: Limits) -> dict[str, int]:
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # Limit the time to confirm the limits: before, clients may send 16 MB.
+        # Clients may send 16 MB until they confirm limits, so limit this time.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
         # A client that reads no data answers no pings, so gRPC cuts it off.
         "grpc.keepalive_time_ms": header_ms,
         "grpc.keepalive_timeout_ms": 3 * header_ms,
         "grpc.max_concurrent_streams": _MAX_STREAMS,
-        # With gRPC's 1,000, one client's calls could block all other clients.
+        # With gRPC's default of 1,000, one client could lock out all others.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
-        # Turn the probe off: with it, clients could send over 64 kB unread.
+        # The probe would let clients send over 64 kB unread, so it is off.
         "grpc.http2.bdp_probe": 0,
     }
 
@@ -115,7 +115,7 @@ def protocol(
     limits: Limits, context: ssl.SSLContext | None = None
 ) -> Callable[..., asyncio.Protocol]:
     """Returns a function that makes uvicorn's connections, with our limits."""
-    # Idle connections, the longest idle first. The first closes to make room.
+    # Idle connections, longest idle first. The first is closed to make room.
     waiting = {}
     plain = type(
         "Protocol", (_Protocol,), {"limits": limits, "waiting": waiting}
@@ -198,7 +198,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     limits: Limits
     waiting: dict["_Protocol", None]
-    # The error response, once a request is refused; later data is ignored.
+    # The response to a refused request. From then on, data is ignored.
     _refusal: bytes | None = None
     _header_bytes = 0
     # Bytes since the last whole header or body part: limits an endless header.

@@ -153,7 +153,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._service = service
         self._body_seconds = body_seconds
         self._allow_reload = allow_reload
-        # Maps timeouts of messages, oldest first, to hosts and connections.
+        # For each arriving message, oldest first: timeout -> host, connection.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
         self._unread: dict[asyncio.Task, tuple[str, str]] = {}
 
@@ -374,7 +374,7 @@ def _reserve_repeated(
         try:
             counted.reserve(bodies.ANSWER_COPIES * size)
         except errors.RequestError:
-            call.inputs.clear()  # The traceback would keep them.
+            call.inputs.clear()  # Otherwise the traceback keeps them.
             raise
 
 

@@ -100,7 +100,7 @@ def decode_b64(value: Any) -> bytes:
     if not is_b64(value):
         raise _invalid(value, "not formatted correctly for base64 data")
     try:
-        # Remove white space; `split` could make millions of strings.
+        # Remove white space without `split`: it could make millions of strings.
         text = value[_B64].encode("ascii").translate(None, _SPACES)
         padded = text + b"=" * (-len(text) % 4)
         return base64.b64decode(padded, validate=True)
@@ -464,7 +464,7 @@ def _flat_tensor(values: Sequence[Any], dtype: tf.DType) -> np.ndarray:
 def _check_digits(
     values: Sequence[float], array: np.ndarray, dtype: tf.DType
 ) -> None:
-    """Raises `RequestError` for integers too large and floats that overflow."""
+    """Raises `RequestError` if integers are too large or floats overflow."""
     limit = _MAX_WHOLE[dtype]
     for value in values:
         if type(value) is int and abs(value) > limit:

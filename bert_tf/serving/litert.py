@@ -53,8 +53,8 @@ _SIGNATURE_STEPS = {
 }
 
 _POSITIONS = "masked_lm_positions"
-# Tokens per call, including padding. More tokens are not faster, because they
-# do not fit in the CPU's caches. A longer row is a call by itself.
+# Maximum tokens per call, including padding. Larger calls are not faster, as
+# they do not fit in the CPU's caches. A longer row is a call by itself.
 _TOKENS_PER_CALL = 128
 # Maximum padding of a row, in tokens. The fixed cost of a call is about that of
 # 8 tokens of BERT-base, so more padding costs more than another call.

@@ -38,7 +38,7 @@ class VersionPolicy:
 
     Attributes:
       latest: Number of newest versions to serve.
-      specific: Versions to serve. If `latest` is None, too, serve all versions.
+      specific: Versions to serve. If both attributes are None, serve all.
     """
 
     latest: int | None = 1
@@ -234,7 +234,7 @@ def check_base_path(
         ValueError,
         *files.remote_errors(config.base_path),
     ) as error:
-        # A path with a null byte raises ValueError.
+        # A path with a null byte raises ValueError, which has no `strerror`.
         reason = getattr(error, "strerror", error)
         raise UserError(
             f"The base path of model {config.name} must be a folder of "

@@ -168,7 +168,7 @@ class ModelManager:
         if is_same:
             model.versions = dict(old.versions)
         chosen = self._load_chosen(model)
-        # If the policy chooses no version, this path's old versions serve on.
+        # If no version is chosen, old versions of this path keep serving.
         self._check_started(model, sorted(chosen) or model.available())
         if old and old.available() and not (chosen or is_same):
             raise UserError(
@@ -201,7 +201,7 @@ class ModelManager:
             self._check(model)
 
     def set_unready(self) -> None:
-        """Makes `is_ready` return False, so that no more clients connect."""
+        """Makes `is_ready` return False, so that no new requests are sent."""
         self._unready.set()
 
     def is_ready(self) -> bool:
@@ -220,7 +220,7 @@ class ModelManager:
     def use(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> Iterator[Servable]:
-        """Yields a version, by default the newest; it stays loaded meanwhile.
+        """Yields a version and keeps it loaded; by default the newest version.
 
         Raises:
           RequestError: If the version is not served.
@@ -236,9 +236,7 @@ class ModelManager:
     def status(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> list[tuple[int, str, errors.RequestError | None]]:
-        """Returns number, state and error of all versions, or of one.
-
-        The newest version comes first.
+        """Returns number, state and error of versions, the newest first.
 
         Raises:
           RequestError: If there is no such model or version.
@@ -298,7 +296,7 @@ class ModelManager:
             return servable
 
     def _check_started(self, model: Model, available: Sequence[int]) -> None:
-        """Raises `UserError` if all versions failed or a labeled one did."""
+        """Raises `UserError` if all versions or a labeled version failed."""
         failed = {
             number: version.error
             for number, version in model.versions.items()
@@ -351,7 +349,7 @@ class ModelManager:
         for number in others:
             self._retire(model, number)
         if others:
-            gc.collect()  # Otherwise cycles would keep the graphs.
+            gc.collect()  # Or else reference cycles would keep the graphs.
 
     def _load_chosen(self, model: Model) -> set[int]:
         """Loads the versions that the policy selects; returns their numbers.

@@ -1,7 +1,7 @@
 """Splits large requests into pieces, so that other requests run in between.
 
 A request is large if it has more rows or longer inputs than a call may have. A
-row is never split, so a long row is a long piece, for a separate thread.
+row is never split. A separate thread computes pieces above a call's size.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class PieceScheduler:
         self._options = options
         self._limits = limits
         self._piece_rows = _piece_rows(options)
-        # By key: True for requests that need the lane, False for all others.
+        # Key True: requests that need the lane. Key False: all other requests.
         self._num_rows_admitted = collections.Counter()
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
         self._paddings = weakref.WeakKeyDictionary()
@@ -76,7 +76,7 @@ class PieceScheduler:
     async def compute(
         self, servable: Servable, call: Call, choices: int = 1
     ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs of a call with at most `choices` choices a row.
+        """Returns the outputs of a call with at most `choices` choices per row.
 
         Raises:
           RequestError: If too many requests wait, the outputs are too large or
@@ -191,7 +191,7 @@ class PieceScheduler:
 class _Paddings:
     """The values that pad the outputs of a signature, learned from its calls.
 
-    A call pads outputs to its longest row, so outputs of pieces differ in width.
+    A call pads outputs to its longest row, so pieces have different widths.
 
     Attributes:
       rows_are_independent: False after a call that did not return one row for
@@ -226,7 +226,7 @@ class _LargeRequest:
     async def in_pieces(
         self, row_groups: Iterable[np.ndarray]
     ) -> Mapping[str, np.ndarray] | None:
-        """Returns the outputs; None if the rows turn out to be dependent.
+        """Returns the outputs; None if the rows depend on each other.
 
         Args:
           row_groups: The indices of the rows of each piece, <int>[N].

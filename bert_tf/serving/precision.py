@@ -40,7 +40,7 @@ def pack_weights(config: ServeConfig) -> None:
     if config.engine != "savedmodel":
         return
     models = model_config.of_flags(config)
-    # Models may be added to an empty list later, so pack nothing for it.
+    # Without models, do not pack: models of any precision may be added later.
     if models and all(_newest(model) == _PACKED for model in models):
         packed_weights.assume()
 
@@ -63,7 +63,7 @@ def report(name: str, version: int, directory: str) -> None:
 def _newest(model: ModelConfig) -> str | None:
     """Returns the precision of the newest version to serve; None if unknown."""
     if paths.is_remote(model.base_path):
-        return None  # Reading needs TensorFlow, which is not imported yet.
+        return None  # A remote path needs TensorFlow, not imported yet.
     try:
         versions = model_config.find_versions(model.base_path)
     except (OSError, ValueError):

@@ -300,7 +300,7 @@ async def _while_connected(
     finally:
         working.cancel()
         gone.cancel()
-        # Otherwise the error and this frame would form a cycle with the data.
+        # Otherwise a cycle of the error and this frame would keep the data.
         del working, gone
 
 

@@ -145,8 +145,8 @@ class SavedModel(Servable):
 class _End:
     """Operations that let another thread end a call of a session.
 
-    TensorFlow ends a call if an operation fails. So each call has an assertion
-    on a value from a queue: True comes after the outputs, False ends the call.
+    TensorFlow ends a call if an operation fails. So a call has an assertion on
+    a value from a queue. True comes after the outputs; False ends the call.
     """
 
     def __init__(self, session: tf.compat.v1.Session) -> None:
@@ -216,7 +216,7 @@ class SavedModelEngine(Engine):
         ):
             return MODEL_FILES[0]
         variables = os.path.join(directory, "variables")
-        # A model without variables has an empty folder.
+        # The folder is empty if a complete model has no variables.
         if files.is_folder(variables) and files.names_in(variables):
             index = os.path.join(variables, "variables.index")
             if not files.is_file(index):

@@ -74,7 +74,7 @@ class TensorSpec:
         return math.prod(sizes) * itemsize
 
     def holds(self, shape: tuple[int, ...]) -> bool:
-        """Returns True if a tensor of this shape fits."""
+        """Returns True if a tensor of this shape fits the spec."""
         return self.shape is None or (
             len(shape) == len(self.shape)
             and all(
@@ -208,7 +208,7 @@ class Servable(abc.ABC):
 
         Args:
           signature: One of `signatures`.
-          inputs: All inputs of the signature; strings as arrays of `bytes`.
+          inputs: All inputs by name; strings as object arrays of `bytes`.
           outputs: The names of the requested outputs.
           stop: Stops the computation; `run` then raises an exception.
 

@@ -33,8 +33,8 @@ from bert_tf.serving.service import Service
 _ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
 # Seconds that a request gets beyond its time limit before it is dropped.
 _GRACE_SECONDS = 5
-# Maximum connections that wait to be accepted. asyncio tries to accept as many
-# in a row and logs each failure, so a larger number could fill the log.
+# Maximum connections that wait to be accepted. asyncio tries to accept this
+# number in a row and logs each failure, so a larger number could fill the log.
 _BACKLOG = 128
 
 
@@ -306,7 +306,7 @@ def watch_signals(stopped: threading.Event, grace_seconds: float) -> None:
     """Sets `stopped` at the first signal; a second ends the process at once.
 
     The end of the grace period ends the process, too. A thread reads the
-    signal's number from a pipe, so this works while the main thread waits in
+    signal's number from a pipe, so signals work while the main thread waits in
     TensorFlow, where Python runs no handlers. SIGHUP is only logged.
 
     Args:

@@ -246,7 +246,7 @@ class Service:
                 raise errors.deadline_exceeded(
                     "The request timed out."
                 ) from error
-            except Exception as error:  # noqa: BLE001  # It becomes the answer.
+            except Exception as error:  # noqa: BLE001  # Clients get the error.
                 answer = errors.from_exception(error)
                 status = answer.code_name
                 # Delete `answer`: the error and this frame would refer to each
@@ -301,7 +301,7 @@ class Service:
 
 
 def count_rows(value: np.ndarray) -> int:
-    """Returns the rows of an input; each choice of a row counts as one.
+    """Returns an input's number of rows; each choice counts as a row.
 
     The last axis of a numeric input has tokens, which do not count: texts of
     shape [4, 3] and `input_ids` of shape [4, 3, 128] have 12 rows.
