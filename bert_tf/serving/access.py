@@ -1,6 +1,6 @@
 """Access to the server: host names and web pages, API keys, and TLS.
 
-Keys never appear in logs or answers.
+API keys never appear in logs or answers.
 """
 
 import base64
@@ -46,8 +46,8 @@ _HEALTH_PATH = re.compile(
     r"/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?"
 )
 _HEALTH_METHOD = "/tensorflow.serving.ModelService/GetModelStatus"
-# Allows the web page to load only this server's files and to call only this
-# server, so that text from users can neither run nor load anything.
+# With this policy, the server's page can load files from this server only, and
+# call no other. So HTML in users' texts can neither run scripts nor load files.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -55,7 +55,7 @@ _POLICY = (
 )
 _HEADERS = {
     "Content-Security-Policy": _POLICY,
-    # JSON and metrics may contain text from users, which must not run as HTML.
+    # JSON and metrics may contain users' text; no browser may run it as HTML.
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -67,7 +67,7 @@ def allowed_hosts(host: str, more: str | None) -> frozenset[str] | None:
 
     Args:
       host: The address to listen on.
-      more: Further names, comma-separated: --allowed_hosts.
+      more: Further names, separated by commas (--allowed_hosts).
     """
     names = {x.strip().lower().strip("[]") for x in (more or "").split(",")}
     names.discard("")
@@ -83,7 +83,7 @@ def _is_loopback(host: str) -> bool:
     try:
         address = socket.getaddrinfo(host, None)[0][4][0]
     except OSError:
-        return False  # Listening at this host will report the error.
+        return False  # The server reports the error when it listens.
     return ipaddress.ip_address(address).is_loopback
 
 
@@ -91,12 +91,11 @@ def _is_loopback(host: str) -> bool:
 class AccessMiddleware:
     """Refuses foreign hosts, foreign web pages, and requests without a key.
 
-    Adds `_HEADERS` to all responses.
-
     Browsers let foreign web pages send requests to this server. If a page has
-    made its own host name resolve to this machine, `Host` has that name, and is
-    refused. Any other page is named by `Origin` or `Sec-Fetch-Site`: it may
-    send GET and HEAD, because the browser hides the answers from the page.
+    made its own host name resolve to this machine, `Host` has this name, so the
+    request is refused. The headers `Origin` and `Sec-Fetch-Site` reveal other
+    foreign pages. These may only send GET and HEAD, as browsers hide the
+    answers from foreign pages. All responses get the headers of `_HEADERS`.
 
     Args:
       hosts: The names that `Host` may have; None for any.
@@ -123,7 +122,7 @@ class AccessMiddleware:
     def _refusal(
         self, scope: types.Scope, headers: datastructures.Headers
     ) -> types.ASGIApp | None:
-        """Returns the answer to a request that is refused, else None."""
+        """Returns the response to a refused request; None for any other."""
         is_reading = scope["method"] in ("GET", "HEAD")
         hosts = headers.getlist("host")
         if self.hosts is not None and not (
@@ -168,7 +167,7 @@ def _is_foreign(headers: datastructures.Headers) -> bool:
     if headers.get("sec-fetch-site", "").lower() == "cross-site":
         return True
     hosts = {host.lower() for host in headers.getlist("host")}
-    # Compare without the scheme, because a proxy may turn https into http.
+    # Compare hosts without the scheme: a proxy may turn https into http.
     return any(
         {origin.lower().partition("://")[2]} != hosts
         for origin in headers.getlist("origin")
@@ -180,14 +179,14 @@ def _shown(values: list[str]) -> str:
 
 
 class ApiKeys:
-    """The keys in a file, which is read again when it changes.
+    """The API keys in a file, read again whenever the file changes.
 
     Args:
       path: A text file with one key a line; empty lines and lines that begin
         with # are skipped.
 
     Raises:
-      UserError: If the file cannot be read, or has no key or a bad one.
+      UserError: If the file is unreadable, has no key or has an invalid key.
     """
 
     def __init__(self, path: str) -> None:
@@ -197,14 +196,14 @@ class ApiKeys:
         self._digests = _read(path)
 
     def allows(self, *authorizations: str) -> bool:
-        """Returns True for one Authorization header with one of the keys.
+        """Returns True for exactly one Authorization header, with a valid key.
 
-        Programs send `Bearer KEY`; browsers send a password as `Basic`, with
-        any name. Two headers are refused: a proxy may have checked only one.
+        Programs send `Bearer KEY`; browsers send `Basic`, with the key as the
+        password. Two headers are refused: a proxy may have checked only one.
         """
         is_one = len(authorizations) == 1
         digest = _digest(_key(*authorizations) if is_one else "")
-        # Compare with all keys in constant time: the time must reveal nothing.
+        # Compare with all keys in constant time: the time must reveal no key.
         matches = [hmac.compare_digest(digest, x) for x in self._current()]
         return any(matches)
 
@@ -241,7 +240,7 @@ def _read(path: str) -> list[bytes]:
     for number, line in enumerate(lines, 1):
         if not line or line.startswith("#"):
             continue
-        if not _KEY.fullmatch(line):  # The log must not show the key.
+        if not _KEY.fullmatch(line):  # The error must not show the key.
             raise UserError(
                 f"--api_key_file={path}, line {number}: a key has 16 to 512 "
                 "characters without spaces, as `openssl rand -hex 32` writes "
@@ -276,9 +275,9 @@ def _key(authorization: str) -> str:
 
 
 class KeysInterceptor(grpc.aio.ServerInterceptor):
-    """Answers gRPC calls without a key with UNAUTHENTICATED.
+    """Refuses gRPC calls without a valid key, with the code UNAUTHENTICATED.
 
-    Args: As for `AccessMiddleware`.
+    `AccessMiddleware` describes the arguments.
     """
 
     def __init__(self, keys: ApiKeys, health_without_key: bool) -> None:
@@ -304,20 +303,20 @@ class KeysInterceptor(grpc.aio.ServerInterceptor):
         async def refuse(_, context: grpc.aio.ServicerContext):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
 
-        # A unary handler would first wait for the call's message.
+        # Refuse at once; a unary handler would first wait for the message.
         return grpc.stream_unary_rpc_method_handler(refuse)
 
 
 @dataclasses.dataclass(frozen=True)
 class Tls:
-    """TLS settings of each port; None without TLS."""
+    """TLS settings of the two ports; None for a port without TLS."""
 
     rest: ssl.SSLContext | None
     grpc: grpc.ServerCredentials | None
 
 
 def check(config: ServeConfig) -> None:
-    """Reads the files of the flags, so that errors precede a long startup."""
+    """Checks files that flags name, to find errors before a long startup."""
     read_tls(config)
     if config.api_key_file:
         ApiKeys(config.api_key_file)

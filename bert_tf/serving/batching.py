@@ -1,9 +1,9 @@
 """Batch scheduler: runs requests on threads and merges their rows.
 
-As in TensorFlow Serving's shared batch scheduler, requests wait in queues, and
-a free thread takes as many rows of a queue as fit. Only requests of one queue
-are merged. Without a timeout no request waits while a thread is free, so the
-batch size follows the load.
+As in TensorFlow Serving's shared batch scheduler, requests wait in queues. A
+free thread fills a batch with rows of one queue; requests of different queues
+are never merged. Without a timeout, a free thread takes the waiting rows at
+once, so batches are small under low load and large under high load.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import Stop
 
 # Maximum characters and numbers in a merged call, about 4,000 tokens. Longer
-# calls are no faster per token, and delay requests that arrive during a call.
+# calls are no faster per token, and delay the requests that wait.
 MAX_CALL_SIZE = 1 << 14
-# At most half of the threads run larger calls, so short requests get a thread.
+# At most half of the threads run calls above this size, so some stay free.
 PIECE_SIZE = MAX_CALL_SIZE // 4
 # For every 10,000 characters above PIECE_SIZE, a task ranks as if it came a
-# second later: shorter tasks run first, but a long one does not wait forever.
+# second later. So short tasks run first, but a long task does not wait forever.
 _SIZE_PER_SECOND = 10_000
-# If a batch of fewer requests fails, it is not halved: its requests run alone.
+# A failed batch is halved. If it has fewer requests than this, each runs alone.
 _MIN_SPLIT = 4
 
 
@@ -52,7 +52,7 @@ class BatchingOptions:
         thread is free, in microseconds.
       max_enqueued_batches: Number of full batches that may wait for each
         signature; 0 means any number.
-      num_batch_threads: Batches computed at once; 0 means one per core.
+      num_batch_threads: Number of threads; 0 means one per core.
       allowed_batch_sizes: Numbers of rows that batches are padded to,
         increasing up to `max_batch_size`; empty means any number.
       has_independent_rows: False keeps all rows of a request in one call.
@@ -99,11 +99,11 @@ class Task:
       servable: The model version, acquired by the creator of the task.
       future: Receives the outputs by name, or the error.
       is_piece: True for a part of a split request. The whole request was
-        admitted, so a part may exceed the queue's limit; it is never merged.
+        admitted, so its parts ignore the queue's limit. They are never merged.
       on_end: Called in the event loop when the computation has ended, or will
-        not start. Without `stop`, cancelling does not end a computation.
-      stop: Ends its computation when the task is cancelled.
-      num_rows: Rows of the inputs; 0 if the request must run alone.
+        not start. A task without `stop` is computed even after it is cancelled.
+      stop: Ends the computation when the task is cancelled.
+      num_rows: Number of rows; 0 if the request must run alone.
       size: Characters and numbers in the inputs.
       queued_at: Time of arrival, by `time.monotonic`.
     """
@@ -122,7 +122,7 @@ class Task:
     queued_at: float = dataclasses.field(default_factory=time.monotonic)
 
     def weight(self) -> int:
-        """Returns the number of rows that count for the queue's limit."""
+        """Returns the number of rows to count toward the queue's limit."""
         return max(1, self.num_rows)
 
     def rank(self) -> float:
@@ -131,20 +131,20 @@ class Task:
         return self.queued_at + delay
 
     def signature_key(self) -> Hashable:
-        """Returns the signature's key; its queues share one limit."""
+        """Returns the signature's key; a signature's queues share one limit."""
         return id(self.servable), self.signature.name
 
     def key(self) -> Hashable:
         """Returns the queue's key: requests with equal keys may be merged."""
         if self.is_piece:
-            # A call pads outputs to its longest row. In a merged call, that row
-            # could be another request's, so pieces run alone.
+            # A call pads outputs to its longest row. In a merged call, another
+            # request may have the longest row, so each piece runs alone.
             return *self.signature_key(), id(self)
         shapes = tuple(
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
             for name in self.signature.inputs
         )
-        is_long = self.size > PIECE_SIZE  # Never merged with short requests.
+        is_long = self.size > PIECE_SIZE  # Not merged with short requests.
         return (*self.signature_key(), self.outputs, shapes, is_long)
 
 
@@ -168,10 +168,10 @@ class BatchScheduler:
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
-        # Signatures, by model and version, whose merged call did not return one
-        # output row per input row; their requests run alone from then on.
+        # Signatures that failed to return one output row for each row of a
+        # merged call. Their requests run alone from then on.
         self._unmergeable = set()
-        self._num_long = 0  # Running calls above `PIECE_SIZE`.
+        self._num_long = 0  # Number of running calls above `PIECE_SIZE`.
         self._threads = [
             threading.Thread(target=self._work, name=f"batch-{i}", daemon=True)
             for i in range(options.num_threads())
@@ -190,17 +190,17 @@ class BatchScheduler:
     ) -> asyncio.Future:
         """Queues a request; must be called in an event loop.
 
-        The caller has acquired the servable. This method acquires it again, and
-        releases it when the request is answered.
+        The caller must have acquired the servable. The scheduler acquires it
+        once more, and releases it when the request is answered.
 
         Args:
           servable: The model version.
           signature: One of its signatures.
           inputs: All its inputs.
           outputs: The names of the requested outputs.
-          size: Characters and numbers in the inputs; None counts them.
-          **options: `is_piece`, `on_end` and `stop` of its task; `on_end` is
-            not called if this method raises.
+          size: Characters and numbers in the inputs; None to count them.
+          **options: `is_piece`, `on_end` and `stop` of the task. If this method
+            raises, `on_end` is not called.
 
         Returns:
           A future for the outputs by name.
@@ -242,7 +242,7 @@ class BatchScheduler:
             return self._num_queued.total()
 
     def drain(self) -> None:
-        """Runs requests without waiting for a full batch, from now on."""
+        """Makes all requests run without waiting for a full batch."""
         with self._changed:
             self._draining = True
             self._changed.notify_all()
@@ -257,7 +257,7 @@ class BatchScheduler:
             thread.join()
 
     def _num_rows(self, task: Task) -> int:
-        """Returns the rows of a request, or 0 if it must run alone."""
+        """Returns a request's number of rows, or 0 if it must run alone."""
         sizes = {len(value) for value in task.inputs.values()}
         if len(sizes) != 1 or _identity(task) in self._unmergeable:
             return 0
@@ -296,7 +296,7 @@ class BatchScheduler:
             _deliver(tasks, outcomes)
 
     def _next_batch(self) -> list[Task] | None:
-        """Waits for a batch of tasks; returns None after the last one."""
+        """Waits for a batch of tasks; returns None after the last batch."""
         while self._queues or not self._stopping:
             has_room = self._num_long < max(1, len(self._threads) // 2)
             keys = [
@@ -308,7 +308,7 @@ class BatchScheduler:
                 self._changed.wait()
                 continue
             now = time.monotonic()
-            # A ready queue runs before one that still waits to fill a batch.
+            # Ready queues run before queues that still wait to fill a batch.
             key = min(
                 keys,
                 key=lambda key: (
@@ -390,8 +390,8 @@ class BatchScheduler:
         outcomes = self._run_merged(tasks) if len(tasks) > 1 else {}
         if outcomes:
             return outcomes
-        # Halve a failed batch, so that one bad request neither fails all other
-        # requests nor makes each of these run alone.
+        # Halve a failed batch. So one bad request does not fail the others, and
+        # most of the others still run in batches.
         if len(tasks) < _MIN_SPLIT or _identity(tasks[0]) in self._unmergeable:
             return {id(task): self._run_alone(task) for task in tasks}
         middle = len(tasks) // 2
@@ -465,7 +465,7 @@ class BatchScheduler:
             return first.servable.run(
                 first.signature, inputs, first.outputs, first.stop
             )
-        except Exception as error:  # noqa: BLE001  # It becomes the answer.
+        except Exception as error:  # noqa: BLE001  # Clients get the error.
             answer = errors.from_exception(error)
             if answer.code_name == "INTERNAL":
                 logging.exception(
@@ -483,7 +483,7 @@ def _type_key(value: np.ndarray) -> str:
 
 
 def _deliver(tasks: Sequence[Task], outcomes: Sequence) -> None:
-    """Passes the outcomes to the event loops, waking each only once."""
+    """Passes the outcomes to the event loops, waking each loop only once."""
     by_loop = {}
     for task, outcome in zip(tasks, outcomes, strict=True):
         by_loop.setdefault(task.loop, []).append((task, outcome))
@@ -511,7 +511,8 @@ def _resolve(pairs: Sequence[tuple[Task, object]]) -> None:
             future.cancel()
 
 
-# Fields and types of session_bundle_config.proto (TensorFlow Serving 2.20).
+# Fields of BatchingParameters and their types, from session_bundle_config.proto
+# (TensorFlow Serving 2.20).
 _FIELDS = {
     "max_batch_size": "Int64Value",
     "batch_timeout_micros": "Int64Value",

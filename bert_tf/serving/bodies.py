@@ -1,7 +1,7 @@
 """Checks of request bodies: size, gzip, JSON structure, fields of protos.
 
-A few bytes may cause a lot of work and memory, so all limits are checked before
-a body is parsed.
+Parsing a few bytes may take a lot of time and memory, so all limits are checked
+before a body is parsed.
 """
 
 import contextlib
@@ -18,27 +18,29 @@ from starlette import requests
 from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import errors
 
-# Larger bodies are parsed in a thread, so that other requests do not wait.
+# Bodies above this size are parsed in a thread, so other requests do not wait.
 LARGE_BYTES = 1 << 17
 # Memory for all large bodies at once, in units of --max_request_bytes.
 _MAX_LARGEST_BODIES = 16
-# An answer's array and JSON text together take this many times the array.
+# Memory of an answer's array and JSON text, as a multiple of the array's bytes.
 ANSWER_COPIES = 4
 _MARKS = b'"[]{},'
 _NO_MARKS = bytes(set(range(256)) - set(_MARKS))
 _CHUNK = 1 << 20
-# Python's memory for a string object, not counting characters and references.
+# Bytes that a Python string takes in memory in addition to its characters.
 _STRING_BYTES = 56
 NO_PROTO = "The message is not a valid proto."
-# Fields of smaller messages are not counted: too few to fill the memory.
+# Messages below this size have too few fields to fill memory: do not count.
 COUNTED_BYTES = 1 << 14
-# Each 8 packed integers count as a field, as they take more memory than bytes.
+# Decoding may turn a packed integer of 1 byte into 8 bytes, so every 8 integers
+# count as a field.
 _NUMBERS_PER_FIELD = 8
 _FIXED_SIZES = {1: 8, 5: 4}
 _FIELD = descriptor.FieldDescriptor
-# Values of these types take no more memory when decoded: do not look inside.
+# Values of these types do not grow when decoded, so nothing in them is counted.
 _FLAT = (_FIELD.CPPTYPE_STRING, _FIELD.CPPTYPE_FLOAT, _FIELD.CPPTYPE_DOUBLE)
-# All bytes of a varint but the last: deleting them leaves a byte per integer.
+# All bytes of a varint except the last one. If they are deleted from packed
+# integers, one byte per integer is left.
 _WITHOUT_END = bytes(range(128, 256))
 
 
@@ -50,14 +52,14 @@ def _table(dtype: type, **values: int) -> np.ndarray:
 
 
 _STEPS = _table(np.int8, **{"[": 1, "{": 1, "]": -1, "}": -1})
-# Python's memory for a JSON value: 64 bytes for a string, 32 for each quote.
+# Bytes that a parsed JSON value takes: 64 for a string, so 32 for each quote.
 _COSTS = _table(np.int32, **{"[": 64, "{": 64, '"': 32, ",": 16})
 
 
 class Bodies:
     """Limits the memory of the bodies and answers of requests in progress.
 
-    Its methods must be called in the event loop, because no lock guards them.
+    The methods must be called in the event loop, because no lock guards them.
     """
 
     def __init__(self, limits: ServeLimits) -> None:
@@ -72,7 +74,7 @@ class Bodies:
     def room(self) -> Iterator[Callable[[int], None]]:
         """Yields a function that reserves bytes until the `with` block ends.
 
-        The function raises `RequestError` if too many are reserved already.
+        The function raises `RequestError` if too many bytes are in use.
         """
         reserved = 0
 
@@ -93,10 +95,10 @@ class Bodies:
     async def read(
         self, request: requests.Request, reserve: Callable[[int], None]
     ) -> bytes:
-        """Returns the body of a request as it was sent.
+        """Returns the body of a request, not unpacked.
 
         Raises:
-          RequestError: If it is too large or the client disconnects.
+          RequestError: If the body is too large or the client disconnects.
         """
         for coding in request.headers.getlist("transfer-encoding"):
             if coding.strip().lower() != "chunked":
@@ -133,12 +135,12 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
     """
     file = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
-        # The extra byte shows that the limit is exceeded. If it is not, zlib
-        # reads on to the trailer, and only then sets `file.eof`.
+        # An extra byte shows that the limit is exceeded. Without room for it,
+        # zlib could stop before the file's trailer, and not set `file.eof`.
         contents = file.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise errors.invalid(f"The body is not gzip: {error}") from error
-    # Refuse further members: thousands of tiny ones would take seconds.
+    # Refuse a second member, as thousands of tiny members would take seconds.
     if len(contents) <= max_bytes and (not file.eof or file.unused_data):
         raise errors.invalid("The body is not a gzip file of one member.")
     return contents
@@ -153,8 +155,8 @@ def check_unpacked(size: int, limits: ServeLimits) -> None:
 def check_json(text: bytes, limits: ServeLimits) -> None:
     """Raises `RequestError` if parsed JSON would be too large or too deep.
 
-    Only brackets, commas and quotes count. `[["a"],"["]` has the depth 2 and
-    takes 2 * 64 + 4 * 32 + 16 bytes: its third "[" is inside a string.
+    Only brackets, braces, commas and quotes count. `[["a"],"["]` has the depth
+    2 and takes 2 * 64 + 4 * 32 + 16 bytes: its third "[" is inside a string.
     """
     check_unpacked(len(text), limits)
     if (
@@ -192,7 +194,7 @@ def check_rows(num_rows: int, limits: ServeLimits) -> None:
 
 
 def num_bytes(values: Mapping[str, np.ndarray]) -> int:
-    """Returns the size of a model's inputs or outputs in memory."""
+    """Returns the bytes that a model's inputs or outputs take in memory."""
     size = 0
     for value in values.values():
         size += value.nbytes
@@ -208,7 +210,7 @@ def check_response(num_bytes: int, limits: ServeLimits) -> None:
 
 @functools.cache
 def _kinds(kind: descriptor.Descriptor) -> dict:
-    """Returns message types by field number, None for a field of integers."""
+    """Returns message types by field number; None means a field of integers."""
     return {
         field.number: field.message_type
         for field in kind.fields
@@ -221,7 +223,7 @@ def count_fields(
 ) -> int:
     """Returns the number of fields of a serialized message, at all depths.
 
-    A field of 2 bytes may be decoded to an object of more than 100 bytes.
+    Count before decoding: 2 bytes may become an object of over 100 bytes.
 
     Raises:
       RequestError: If there are too many fields, or `content` is no message.
@@ -252,7 +254,7 @@ def count_fields(
                     size, position = varint(position)
             except IndexError:
                 raise errors.invalid(NO_PROTO) from None
-            if wire_type == 0:  # A varint: `size` is its value.
+            if wire_type == 0:  # A varint: `size` holds its value.
                 size = 0
             elif wire_type == 2 and tag >> 3 in kinds:
                 child = kinds[tag >> 3]
@@ -263,7 +265,7 @@ def count_fields(
                     ends = len(numbers.translate(None, _WITHOUT_END))
                     count += ends // _NUMBERS_PER_FIELD
             elif wire_type not in _FIXED_SIZES and wire_type != 2:
-                raise errors.invalid(NO_PROTO)  # No proto has groups.
+                raise errors.invalid(NO_PROTO)  # Our protos have no groups.
             position += size
             if count > limits.max_message_fields:
                 flag, subject = "max_message_fields", "The message"

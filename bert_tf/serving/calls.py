@@ -1,9 +1,9 @@
-"""Requests of `PredictionService` as `Call`s, for REST and gRPC.
+"""Turns requests of `PredictionService` into `Call`s, for REST and gRPC.
 
 A `Call` has a signature and its inputs, and turns the outputs into a response.
 All functions raise `RequestError` for a request that the model cannot answer.
 Rules and error messages are TensorFlow Serving's (predict_util.cc,
-classifier.cc, regressor.cc, multi_inference.cc), also in warmup files.
+classifier.cc, regressor.cc, multi_inference.cc), also for warmup requests.
 """
 
 import dataclasses
@@ -57,8 +57,8 @@ class Call:
 
     Attributes:
       inputs: The inputs of the signature, already checked.
-      respond: Builds the response from the outputs by name: a proto, or the
-        body for REST. None if there is no client.
+      respond: Builds the response from the outputs by name: a proto for gRPC,
+        or the body for REST. None if there is no client.
     """
 
     signature: Signature
@@ -116,7 +116,7 @@ def _examples_call(
 ) -> Call:
     """Returns the call for a `Classify` or `Regress` request.
 
-    The call that `build` makes responds with the `result` field only.
+    `build` makes a call for `result`; this function adds `model_spec`.
     """
     signature = _find(
         servable, request.model_spec, "No signature was found with the name: {}"
@@ -280,7 +280,7 @@ def _regression(signature: Signature, examples: np.ndarray) -> Call:
     return Call(signature, {_INPUTS: examples}, (_OUTPUTS,), respond)
 
 
-# Like `predict`, these return the call for a `Classify` or `Regress` request.
+# `classify` and `regress` return the calls for requests, like `predict`.
 classify = functools.partial(
     _examples_call, _classification, classification_pb2.ClassificationResponse
 )
@@ -333,7 +333,7 @@ def _examples(
     part = getattr(request_input, kind)
     context = b""
     if kind == "example_list_with_context":
-        # Joined protos merge when parsed, so put the context first.
+        # Put the context first: in joined protos, the later values win.
         context = part.context.SerializeToString()
     if not part.examples:
         raise errors.invalid("Input is empty.")
@@ -444,13 +444,13 @@ def _warm_up_with(servable: Servable, record: bytes, path: str) -> None:
 
 
 def parsed_size(request: message.Message) -> int:
-    """Returns a request's bytes or its largest tensor's size, if greater."""
+    """Returns the maximum of a request's bytes and its tensors' sizes."""
     tensors = getattr(request, "inputs", {}).values()
     return max([request.ByteSize(), *(math.prod(_sizes(x)) for x in tensors)])
 
 
 def _sizes(proto: tensor_pb2.TensorProto) -> list[int]:
-    """Returns a tensor's shape, cut to `_MAX_RANK`, with sizes of 0 as 1."""
+    """Returns a tensor's first `_MAX_RANK` sizes, with 1 in place of 0."""
     return [dim.size or 1 for dim in proto.tensor_shape.dim[:_MAX_RANK]]
 
 
@@ -462,7 +462,7 @@ def _to_array(
     The size is checked first, as a few bytes can describe a huge array.
 
     Raises:
-      RequestError: If it is not a valid tensor.
+      RequestError: If `proto` is not a valid tensor.
     """
     name = errors.shortened(name)
     dtype = _dtype(name, proto.dtype)
@@ -476,7 +476,7 @@ def _to_array(
         )
     size = math.prod(shape)
     errors.check_limit(
-        # Sizes of 0 count as 1: a model may use an empty tensor's other sizes.
+        # Count 0 as 1: models may compute with the 10**9 of a shape [0, 10**9].
         _num_bytes(proto, dtype, math.prod(x or 1 for x in shape)),
         limits,
         "max_tensor_bytes",
@@ -527,7 +527,7 @@ def _dtype(name: str, number: int) -> tf.DType:
 def _num_bytes(
     proto: tensor_pb2.TensorProto, dtype: tf.DType, size: int
 ) -> int:
-    """Returns the memory for the `size` values of a proto."""
+    """Returns the bytes that `size` values of a proto take in memory."""
     if dtype != tf.string:
         return size * dtype.size
     values = proto.string_val

@@ -15,18 +15,18 @@ from uvicorn.protocols.http import httptools_impl
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import errors
 
-# Open files kept free of connections, for models, logs and the event loop.
+# Number of open files that models, logs and the event loop may need.
 _RESERVED_FILES = 128
 _MAX_CONNECTIONS = 4096
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_SECONDS = 60
-# Calls at once in a gRPC connection; further calls wait in the client.
+# Maximum calls at once in a gRPC connection; further calls wait in the client.
 _MAX_STREAMS = 100
-# Requests that may wait in a connection for the answer to an earlier request.
+# Maximum requests in a connection that wait for answers to earlier requests.
 _MAX_PIPELINED = 32
 # Bytes allowed for a request's method and version, and for blank lines.
 _REQUEST_LINE = 1024
-# Buffer of a connection: asyncio's 256 KiB would take 1 GiB for 4096 clients.
+# Bytes of a TLS buffer; asyncio's 256 KiB would take 1 GiB for 4096 clients.
 _TLS_BUFFER = 1 << 14
 
 
@@ -75,29 +75,29 @@ def grpc_options(limits: Limits) -> dict[str, int]:
     """Returns gRPC's options for the limits."""
     header_ms = int(limits.header * 1000)
     return {
-        # The two limits are equal: between different limits, gRPC would refuse
-        # some requests at random.
+        # gRPC refuses requests between these two limits at random, so the two
+        # limits are equal.
         "grpc.max_metadata_size": limits.flags.max_header_bytes,
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # Time to confirm the limits; until then, clients may send 16 MB.
+        # Clients may send 16 MB until they confirm limits, so limit this time.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
-        # A client that reads no answers replies to no pings, and is cut off.
+        # A client that reads no data answers no pings, so gRPC cuts it off.
         "grpc.keepalive_time_ms": header_ms,
         "grpc.keepalive_timeout_ms": 3 * header_ms,
         "grpc.max_concurrent_streams": _MAX_STREAMS,
-        # A flood of calls would use up gRPC's default of 1,000 for all.
+        # With gRPC's default of 1,000, one client could lock out all others.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
-        # Off: the probe would let clients send over 64 kB before a read.
+        # The probe would let clients send over 64 kB unread, so it is off.
         "grpc.http2.bdp_probe": 0,
     }
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict) -> None:
-    """Logs an error of the event loop, "out of files" only once a minute."""
+    """Logs errors of the event loop; "out of files" at most once a minute."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in _OUT_OF_FILES:
         logging.log_every_n_seconds(
@@ -114,8 +114,8 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict) -> None:
 def protocol(
     limits: Limits, context: ssl.SSLContext | None = None
 ) -> Callable[..., asyncio.Protocol]:
-    """Returns the factory of uvicorn's connections, with limits and TLS."""
-    # Idle connections, the longest idle first, which are closed to make room.
+    """Returns a function that makes uvicorn's connections, with our limits."""
+    # Idle connections, longest idle first. The first is closed to make room.
     waiting = {}
     plain = type(
         "Protocol", (_Protocol,), {"limits": limits, "waiting": waiting}
@@ -139,14 +139,14 @@ def _answer(status: str, message: str) -> bytes:
 
 @dataclasses.dataclass(eq=False)
 class _Handshake(asyncio.Protocol):
-    """A connection during its TLS handshake, with the header's time limit.
+    """A connection during its TLS handshake, limited to the header's time.
 
     asyncio's own TLS server would neither count these connections nor limit
     their time to less than a minute.
 
     Attributes:
       handshakes: All handshakes in progress, the oldest first.
-      early: Data that arrives with the end of the handshake, for `protocol`.
+      early: Data that arrives before `protocol` takes over the connection.
     """
 
     protocol: "_Protocol"
@@ -198,10 +198,10 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     limits: Limits
     waiting: dict["_Protocol", None]
-    # The error response, once a request is refused; later data is ignored.
+    # The response to a refused request. From then on, data is ignored.
     _refusal: bytes | None = None
     _header_bytes = 0
-    # Bytes since a header or body part: limits header lines without an end.
+    # Bytes since the last whole header or body part: limits an endless header.
     _overhead = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -260,7 +260,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
-            # One read may bring thousands of requests, and block the loop.
+            # Thousands of requests in one read would block the loop.
             message = f"A connection has at most {_MAX_PIPELINED} requests."
             self._refusal = _answer("429 Too Many Requests", message)
             raise errors.OverloadError(message)  # Stops the parser.
@@ -284,7 +284,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
-        """Answers a request that is not HTTP, or too large."""
+        """Answers a request that is not HTTP or is too large."""
         if self._refusal is None:
             super().send_400_response(msg)
             return
@@ -293,7 +293,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         if is_answering or not self.transport.can_write_eof():
             self.transport.close()
             return
-        # Closing at once would reset the connection, and lose the answer.
+        # Closing at once would reset the connection and lose the answer.
         self.transport.write_eof()
         self._limit(self.limits.header)
 
@@ -302,7 +302,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         self.waiting.pop(self, None)
         self._limit(self.limits.body)
         if not self.url.startswith(b"/"):
-            # Otherwise a host in the URL would escape the check of `Host`.
+            # Otherwise a host in the URL would evade the check of `Host`.
             host = self.url.partition(b"//")[2].partition(b"/")[0]
             self.headers.append((b"host", host))
         super().on_headers_complete()
@@ -323,7 +323,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
             self.waiting[self] = None
 
     def timeout_keep_alive_handler(self) -> None:
-        # Not `close`, which would wait for clients that read no answers.
+        # `close` would wait for a client that reads no answers, so abort.
         self.transport.abort()
 
     def _check_header(self, size: int) -> None:
@@ -363,7 +363,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def _end(self) -> None:
         self._stop_timer()
         if self.pipeline:
-            # Reading pauses until earlier answers are sent: allow more time.
+            # The server pauses reading while it answers, so allow more time.
             self._limit(self.limits.body)
         else:
             self.transport.abort()

@@ -27,11 +27,11 @@ _HTTP_STATUS = {
     tf.errors.UNAVAILABLE: 503,
     tf.errors.DATA_LOSS: 500,
 }
-# Longer names and messages are cut to this many characters, because gRPC drops
-# an answer with a very long message.
+# Maximum characters of a name and of a message. The rest is cut, because gRPC
+# drops an answer with a very long message.
 MAX_SHOWN = 200
 _MAX_MESSAGE = 1000
-# gRPC's codes by number. TensorFlow's codes have the same numbers as gRPC's.
+# gRPC's codes by number. TensorFlow and gRPC use the same numbers.
 GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -40,8 +40,8 @@ class RequestError(Exception):
 
     Args:
       code: One of the codes in `tf.errors`.
-      message: The full text, for logs. The attribute `message`, for the client,
-        is cut and valid Unicode.
+      message: The full text, for logs. The attribute `message` is the text for
+        the client: shortened, and valid Unicode.
     """
 
     def __init__(self, code: int, message: str) -> None:
@@ -77,7 +77,7 @@ def check_limit(
 ) -> None:
     """Raises `TooLargeError` if a size exceeds the limit that a flag sets.
 
-    The message begins with the subject, such as "The body".
+    The error's message begins with `subject`, such as "The body".
     """
     limit = getattr(limits, flag)
     if size > limit:
@@ -131,7 +131,7 @@ def from_exception(error: BaseException) -> RequestError:
         message = str(error.message).split("\n\nOriginal stack trace", 1)[0]
         return RequestError(code, message)
     if isinstance(error, UnicodeDecodeError):
-        # TensorFlow's error quotes inputs that Python cannot decode as UTF-8.
+        # TensorFlow's message quotes input bytes that Python cannot decode.
         return invalid("The model cannot read bytes of the inputs.")
     if isinstance(error, MemoryError):
         return RequestError(

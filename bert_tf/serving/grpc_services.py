@@ -37,17 +37,17 @@ _OPTIONS = (
 _SIGNATURE_DEF = "signature_def"
 _RELOAD = "HandleReloadConfigRequest"
 # Maximum numbers of calls in progress, and of messages that arrive at once. A
-# call takes up to 64 kB of unread data, an arriving message all its bytes.
+# call takes up to 64 kB of memory, but an arriving message takes all its bytes.
 _MAX_CALLS = 1000
 _MAX_ARRIVING = 32
-# Maximum number of unread answers, or slow clients could use up _MAX_CALLS.
+# Maximum number of unread answers, so that slow clients leave calls to others.
 _MAX_UNREAD = 500
-# An unread answer has three copies: a proto, bytes and gRPC's buffer.
+# Three copies of an unread answer are in memory: proto, bytes, gRPC's buffer.
 _ANSWER_COPIES = 3
-# Maximum memory of a decoded field besides its bytes.
+# Maximum bytes that a field takes in memory in addition to its encoded bytes.
 _FIELD_BYTES = 256
 _T = TypeVar("_T")
-# By the task of a call: the task in which grpc waits for the call's end.
+# Maps the task of a call to the task in which grpc waits for the call's end.
 _LISTENERS = weakref.WeakKeyDictionary()
 
 
@@ -72,7 +72,7 @@ def server(
       credentials: Key and certificates for TLS; None for no TLS.
 
     Raises:
-      RuntimeError: If it cannot listen there.
+      RuntimeError: If the server cannot listen at the address.
     """
     asyncio.get_running_loop().set_task_factory(_make_task)
     decoder = _Decoder(service, body_seconds, allow_reload)
@@ -108,11 +108,11 @@ def server(
 def _make_task(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine, **options
 ) -> asyncio.Task:
-    """Creates a task; the task factory of the event loop.
+    """Creates a task, as the task factory of the event loop.
 
     Records the two tasks of a call for `_end_call`, because grpc itself can end
-    a whole connection, but not one call. If a version of grpc renames
-    `_handle_exceptions`, every call fails with a KeyError.
+    only a whole connection. If a version of grpc renames `_handle_exceptions`,
+    every call fails with a KeyError.
     """
     task = asyncio.Task(coroutine, loop=loop, **options)
     # `getattr`, because some coroutines, such as `aclose()`, have no name.
@@ -122,7 +122,7 @@ def _make_task(
 
 
 def _end_call(task: asyncio.Task, listener: asyncio.Task) -> None:
-    """Ends a call, by cancelling the two tasks that keep it alive."""
+    """Cancels the two tasks of a call, which ends the call."""
     listener.cancel()
     task.cancel()
 
@@ -134,7 +134,7 @@ def _client(context: grpc.aio.ServicerContext) -> tuple[str, str]:
 
 
 def _take_oldest_of_most(clients: dict[_T, tuple[str, str]]) -> _T:
-    """Removes the oldest entry of the busiest host's busiest connection."""
+    """Removes and returns the oldest key of the busiest host and connection."""
     counts = collections.Counter(itertools.chain(*clients.values()))
     oldest = max(clients, key=lambda x: [counts[y] for y in clients[x]])
     del clients[oldest]
@@ -142,9 +142,9 @@ def _take_oldest_of_most(clients: dict[_T, tuple[str, str]]) -> _T:
 
 
 class _Decoder(grpc.aio.ServerInterceptor):
-    """Receives and decodes messages within the limits, large ones in a thread.
+    """Receives messages within the limits, and decodes large ones in a thread.
 
-    Args: As for `server`.
+    `server` describes the arguments.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._service = service
         self._body_seconds = body_seconds
         self._allow_reload = allow_reload
-        # By a message's timeout, oldest first: its host and connection.
+        # For each arriving message, oldest first: timeout -> host, connection.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
         self._unread: dict[asyncio.Task, tuple[str, str]] = {}
 
@@ -174,7 +174,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         async def answer(_, context: grpc.aio.ServicerContext):
             with self._service.bodies.room() as reserve:
                 try:
-                    # gRPC's own limit holds only after a client confirms it.
+                    # gRPC itself checks only after clients confirm a limit.
                     limits, subject = self._service.limits, "The metadata"
                     errors.check_limit(
                         header_bytes, limits, "max_header_bytes", subject
@@ -189,7 +189,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             await self._limit(method, response, context)
             return response
 
-        # Not a unary handler: grpc would wait for its message without a limit.
+        # A unary handler would wait for the message without a time limit.
         return grpc.stream_unary_rpc_method_handler(
             answer, response_serializer=handler.response_serializer
         )
@@ -239,7 +239,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         response: message.Message,
         context: grpc.aio.ServicerContext,
     ) -> None:
-        """Limits the time to read an answer, and reserves memory until then."""
+        """Limits the time to read an answer; reserves memory for that time."""
         task = asyncio.current_task()
         if len(self._unread) >= _MAX_UNREAD:
             ended = _take_oldest_of_most(self._unread)
@@ -260,7 +260,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             )
             stack.callback(timer.cancel)
             reserved = stack.pop_all()
-            # A callback of `context` would keep the call alive by a cycle.
+            # A callback of `context` would form a cycle that keeps the call.
             task.add_done_callback(lambda _: reserved.close())
 
 
@@ -374,7 +374,7 @@ def _reserve_repeated(
         try:
             counted.reserve(bodies.ANSWER_COPIES * size)
         except errors.RequestError:
-            call.inputs.clear()  # Or else the traceback would keep them.
+            call.inputs.clear()  # Otherwise the traceback keeps them.
             raise
 
 

@@ -32,7 +32,7 @@ _INT64 = range(-(2**63), 2**63)
 _SIGNATURE = "signature_name"
 _ROWS = "instances"
 _COLUMNS = "inputs"
-# Larger integers are refused, because a float may round them to other integers.
+# Larger integers are refused, because a float may round one to another integer.
 _MAX_WHOLE = {tf.float32: 2**24 - 1, tf.float64: 2**53 - 1}
 # Outputs with this suffix are bytes, not text, so JSON has them as base64.
 _BYTES_SUFFIX = "_bytes"
@@ -64,7 +64,7 @@ def dump(document: Any, has_nan: bool = False) -> bytes:
     Args:
       document: The values to write, which may contain NumPy arrays.
       has_nan: True if the document contains NaN or Infinity, which standard
-        JSON lacks; then it must not contain arrays.
+        JSON lacks. Such a document must not contain arrays.
     """
     if not has_nan:
         try:
@@ -81,7 +81,7 @@ def encode(text: str) -> bytes:
     """Returns the bytes of a JSON string.
 
     Raises:
-      RequestError: If it contains half of a surrogate pair.
+      RequestError: If the string contains half of a surrogate pair.
     """
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -100,7 +100,7 @@ def decode_b64(value: Any) -> bytes:
     if not is_b64(value):
         raise _invalid(value, "not formatted correctly for base64 data")
     try:
-        # `split` and `join` instead could make millions of strings.
+        # Remove white space without `split`: it could make millions of strings.
         text = value[_B64].encode("ascii").translate(None, _SPACES)
         padded = text + b"=" * (-len(text) % 4)
         return base64.b64decode(padded, validate=True)
@@ -154,7 +154,7 @@ def read_examples(document: Mapping[str, Any]) -> input_pb2.Input:
     """Returns the examples of a request.
 
     Raises:
-      RequestError: If it has no valid examples.
+      RequestError: If the request has no valid examples.
     """
     if _EXAMPLES not in document:
         raise _invalid(
@@ -215,7 +215,7 @@ def _example(value: Any) -> tf.train.Example:
     for name, content in value.items():
         items = content if isinstance(content, list) else [content]
         require_utf8(name, "The name of a feature")
-        # The access creates the feature, so it exists even without a value.
+        # This access creates the feature, even if there is no value to add.
         feature = example.features.feature[name]
         for item in items:
             _add(feature, errors.shortened(name), item)
@@ -279,7 +279,7 @@ def signature_name(document: Mapping[str, Any]) -> str:
     """Returns the signature name in a request; "" means the default.
 
     Raises:
-      RequestError: If it is not a string.
+      RequestError: If the name is not a string.
     """
     name = document.get(_SIGNATURE, "")
     if not isinstance(name, str):
@@ -297,7 +297,7 @@ def predict_inputs(
     """Returns the inputs of a `predict` request.
 
     Returns:
-      The inputs by name, and True if the request has rows, as "instances".
+      The inputs by name; True for rows ("instances"), False for "inputs".
 
     Raises:
       RequestError: If the inputs do not match the signature.
@@ -391,7 +391,7 @@ def _from_columns(value: Any, signature: Signature) -> dict[str, np.ndarray]:
 
 
 def _tensor(value: Any, dtype: tf.DType, name: str = "") -> np.ndarray:
-    """Converts nested lists to a tensor; errors begin with the input's name.
+    """Converts nested lists to a tensor; errors name the input.
 
     Raises:
       RequestError: If the lists are ragged or their values have another type.
@@ -437,7 +437,7 @@ def _from_lists(value: Any, dtype: tf.DType) -> np.ndarray:
 
 
 def _flat_tensor(values: Sequence[Any], dtype: tf.DType) -> np.ndarray:
-    """Returns a vector of scalar values."""
+    """Converts scalar values to a vector."""
     if dtype == tf.string:
         array = np.empty(len(values), object)
         array[:] = [_string(value) for value in values]
@@ -464,7 +464,7 @@ def _flat_tensor(values: Sequence[Any], dtype: tf.DType) -> np.ndarray:
 def _check_digits(
     values: Sequence[float], array: np.ndarray, dtype: tf.DType
 ) -> None:
-    """Raises `RequestError` for inexact integers and floats that overflow."""
+    """Raises `RequestError` if integers are too large or floats overflow."""
     limit = _MAX_WHOLE[dtype]
     for value in values:
         if type(value) is int and abs(value) > limit:
@@ -557,7 +557,7 @@ def _check_rows(outputs: Mapping[str, np.ndarray]) -> None:
 
 
 def _writable(name: str, value: np.ndarray, as_lists: bool) -> Any:
-    """Returns an array of numbers or nested lists, for the JSON encoder."""
+    """Returns an output for the JSON encoder: an array or nested lists."""
     kind = value.dtype.kind
     if kind in "OS":
         return _string_lists(value, name.endswith(_BYTES_SUFFIX))
@@ -569,7 +569,7 @@ def _writable(name: str, value: np.ndarray, as_lists: bool) -> Any:
         value = value.astype(np.float32)
     if as_lists:
         if value.dtype == np.float32:
-            # Via the shortest decimal: 0.1 must not become 0.10000000149.
+            # Without the decimal text, 0.1 would become 0.10000000149.
             value = value.astype(str).astype(np.float64)
         return value.tolist()
     return np.ascontiguousarray(value) if value.ndim else value[()]

@@ -3,11 +3,11 @@
 The folder litert/ of a version has the model as a .tflite file, and a
 SavedModel without weights. One signature of this SavedModel turns strings into
 the model's inputs, another signature turns the model's outputs into
-predictions. Clients see the signatures of the version's own saved_model.pb; its
-weights are never read.
+predictions. Clients see the signatures of the version's own saved_model.pb. The
+version's own weights are never read.
 
 Shapes:
-  R: rows of a call; may be several axes.
+  R: number of rows of a call; may be several axes.
   T: the length that the rows are padded to.
   P: number of masked tokens to predict in each row.
 """
@@ -36,14 +36,14 @@ from bert_tf.serving.servable import Stop
 
 FOLDER = "litert"
 MODEL_FILE = os.path.join(FOLDER, "model.tflite")
-# Signatures of the SavedModel in litert/, and their tensors, apart from the
-# inputs of the .tflite model.
+# Names in the SavedModel in litert/: first its signatures, then their tensors.
+# The inputs of the .tflite model are tensors there, too, with their own names.
 PACK, PACK_IDS, PACK_EXAMPLES = "pack", "pack_ids", "pack_examples"
 ANSWER, ANSWER_IDS = "answer", "answer_ids"
 EXAMPLES = "examples"
 ROW_LENGTHS = "row_lengths"
 OUTPUT_PREFIX = "output_"
-# The signatures to run before and after the model, by the client's signature.
+# By the client's signature: the signatures to run before and after the model.
 _SIGNATURE_STEPS = {
     DEFAULT_SIGNATURE: (PACK, ANSWER),
     "from_ids": (PACK_IDS, ANSWER_IDS),
@@ -53,8 +53,8 @@ _SIGNATURE_STEPS = {
 }
 
 _POSITIONS = "masked_lm_positions"
-# Tokens per call, including padding. More tokens are not faster, because they
-# do not fit in the CPU's caches. A longer row is a call by itself.
+# Maximum tokens per call, including padding. Larger calls are not faster, as
+# they do not fit in the CPU's caches. A longer row is a call by itself.
 _TOKENS_PER_CALL = 128
 # Maximum padding of a row, in tokens. The fixed cost of a call is about that of
 # 8 tokens of BERT-base, so more padding costs more than another call.
@@ -76,7 +76,7 @@ def run_rows(
       inputs: At least all inputs of the model, [R, T] and [R, P].
       lengths: <int32>[R], the number of tokens to compute in each row; outputs
         for later tokens are undefined.
-      stop: Ends the computation.
+      stop: Ends the computation before the next call of the model.
 
     Returns:
       The outputs by name, with the row axes of the inputs.
@@ -115,10 +115,10 @@ def run_rows(
 
 
 def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
-    """Yields groups of rows of similar length, with the longest length.
+    """Yields groups of rows of similar length, each with its longest length.
 
-    Lengths <int32>[R] of [60, 8, 57, 9] give ([0, 2], 60) and ([3, 1], 9): at
-    most 128 tokens a call, and at most 8 of padding in a row.
+    Lengths <int32>[R] of [60, 8, 57, 9] give ([0, 2], 60) and ([3, 1], 9): a
+    call has at most 128 tokens, and a row at most 8 tokens of padding.
     """
     order = np.argsort(-lengths, kind="stable")
     first = 0
@@ -174,7 +174,7 @@ class Litert(SavedModel):
             return self._run_step(TOKENIZE, inputs, outputs, stop)
         pack, answer = _SIGNATURE_STEPS[signature.name]
         if pack == PACK_EXAMPLES:
-            # The input's name differs between signatures, so take its value.
+            # Each signature names its only input differently, so rename it.
             (serialized,) = inputs.values()
             inputs = {EXAMPLES: serialized}
         packed = self._run_step(pack, inputs, self._steps[pack].outputs, stop)
@@ -184,7 +184,7 @@ class Litert(SavedModel):
 
     def close(self) -> None:
         super().close()
-        del self._model  # Frees the memory of its weights.
+        del self._model  # Frees the memory of the weights.
 
     def _run_step(
         self,
@@ -205,7 +205,7 @@ class LitertEngine(SavedModelEngine):
     Args:
       num_threads: Threads for one call of LiteRT, and for one operator of
         TensorFlow; 0 means one per core.
-      inter_op_threads: TensorFlow operators run at once; 0 means one per core.
+      inter_op_threads: Number of concurrent operators; 0 means one per core.
     """
 
     def __init__(self, num_threads: int = 0, inter_op_threads: int = 0) -> None:
@@ -234,7 +234,7 @@ class LitertEngine(SavedModelEngine):
                 with open(path, "rb") as file:
                     content = file.read()
             definitions = saved_model.read_signature_defs(directory)
-            # One interpreter with all threads is faster than several.
+            # One interpreter with all threads is faster than several with few.
             model = LiteModel(content, self._num_threads)
         except OSError as error:
             raise errors.not_found(f"Cannot read {path}: {error}.") from error

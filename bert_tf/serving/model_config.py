@@ -1,6 +1,6 @@
 """Configuration of the served models, and their version folders on disk.
 
-The file is TensorFlow Serving's `ModelServerConfig`
+The file of --model_config_file is TensorFlow Serving's `ModelServerConfig`
 (model_server_config.proto). A local file is read without TensorFlow.
 """
 
@@ -37,8 +37,8 @@ class VersionPolicy:
     """The rule that selects the served versions of a model.
 
     Attributes:
-      latest: Serve this number of newest versions.
-      specific: Serve these versions. If both are None, serve all versions.
+      latest: Number of newest versions to serve.
+      specific: Versions to serve. If both attributes are None, serve all.
     """
 
     latest: int | None = 1
@@ -58,8 +58,8 @@ class ModelConfig:
     """Configuration of one served model.
 
     Attributes:
-      base_path: The folder of its versions.
-      labels: Version numbers by the names that requests may use for them.
+      base_path: The folder of the model's versions.
+      labels: Version numbers by label, a name that requests may use.
     """
 
     name: str
@@ -115,8 +115,8 @@ def new_message(name: str, **fields: str) -> message.Message:
 
     Args:
       name: The name of the message.
-      **fields: The types of its fields, which are numbered from 1: a scalar
-        type such as "int64", "repeated int64", or "Int64Value".
+      **fields: The type of each field: a scalar such as "int64", a list such as
+        "repeated int64", or "Int64Value". The fields are numbered from 1.
     """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"bert_tf/{name}.proto",
@@ -208,7 +208,7 @@ def find_versions(base_path: str) -> dict[int, str]:
     for name in files.names_in(base_path):
         path = os.path.join(base_path, name)
         is_number = name.isascii() and name.isdigit()
-        # A link to itself is no folder, so it is skipped.
+        # A link that points to itself is no folder, so skip it.
         if is_number and files.is_folder(path) and int(name) <= _MAX_VERSION:
             versions[int(name)] = path
     return versions
@@ -234,7 +234,7 @@ def check_base_path(
         ValueError,
         *files.remote_errors(config.base_path),
     ) as error:
-        # A path with a null byte raises ValueError.
+        # A path with a null byte raises ValueError, which has no `strerror`.
         reason = getattr(error, "strerror", error)
         raise UserError(
             f"The base path of model {config.name} must be a folder of "
@@ -254,7 +254,7 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
     if paths.is_remote(directory):
         return frozenset(files.remote_files(directory))
     return frozenset(
-        (path, status.st_size, status.st_ctime_ns)  # A chmod changes ctime.
+        (path, status.st_size, status.st_ctime_ns)  # So a chmod is a change.
         for path, status in walk(directory)
     )
 
@@ -262,8 +262,8 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
 def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yields the files of a directory with their sizes, times and kinds.
 
-    Follows links, but enters each folder only once. After `_MAX_FOLDERS`,
-    yields the next folder and ends: a link to the root would take minutes.
+    Follows links, but enters each folder only once. After `_MAX_FOLDERS`, ends
+    with the next folder itself: to follow a link to / would take minutes.
     """
     seen = set()
     for folder, folders, names in os.walk(directory, followlinks=True):

@@ -42,9 +42,9 @@ class Version:
 
     Attributes:
       state: One of the states above.
-      error: The reason why it is not served, or None.
+      error: The reason why the version is not served, or None.
       servable: The loaded version, or None.
-      files: The fingerprint of its directory if loading failed, or None.
+      files: If loading failed, the fingerprint of the directory; else None.
     """
 
     state: str = START
@@ -53,7 +53,7 @@ class Version:
     files: frozenset | None = None
 
     def current_state(self) -> str:
-        """Returns the state: UNLOADING until the last request has ended."""
+        """Returns the state; UNLOADING becomes END after the last request."""
         if self.state == UNLOADING and self.servable.wait_closed(0):
             self.state = END
         return self.state
@@ -65,7 +65,7 @@ class Model:
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         self.versions: dict[int, Version] = {}
-        # Held by the thread that checks for its new versions.
+        # Held by the thread that checks for new versions of the model.
         self.refreshing = threading.Lock()
 
     def available(self) -> list[int]:
@@ -96,7 +96,7 @@ class ModelManager:
         self._warm_up = warm_up
         self._on_change = on_change
         self._models: dict[str, Model] = {}
-        # Guards `_models` and their versions; never held during slow loads.
+        # Guards `_models` and their versions; not held while a version loads.
         self._lock = threading.Lock()
         # Held by the thread that replaces `_models`.
         self._configuring = threading.Lock()
@@ -125,9 +125,9 @@ class ModelManager:
             ).start()
 
     def reconfigure(self, configs: Sequence[ModelConfig]) -> None:
-        """Replaces the served models; models in both lists stay loaded.
+        """Replaces the served models; unchanged models stay loaded.
 
-        New versions are loaded first; after an error nothing has changed.
+        New versions are loaded first. If that fails, the old models stay.
 
         Raises:
           RequestError: If a model cannot be served.
@@ -189,7 +189,7 @@ class ModelManager:
         self._stopping.set()
         models = self._models
         for model in models.values():
-            # A version that is still loading must not delay the shutdown much.
+            # A version that still loads must not delay the shutdown for long.
             seconds = _STOP_SECONDS / len(models)
             if model.refreshing.acquire(timeout=seconds):
                 self._retire_all(model, {})
@@ -201,7 +201,7 @@ class ModelManager:
             self._check(model)
 
     def set_unready(self) -> None:
-        """Makes `is_ready` return False, so that clients stop sending."""
+        """Makes `is_ready` return False, so that no new requests are sent."""
         self._unready.set()
 
     def is_ready(self) -> bool:
@@ -220,10 +220,10 @@ class ModelManager:
     def use(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> Iterator[Servable]:
-        """Yields a version, by default the newest, and keeps it loaded.
+        """Yields a version and keeps it loaded; by default the newest version.
 
         Raises:
-          RequestError: If it is not served.
+          RequestError: If the version is not served.
         """
         if not name:
             raise errors.invalid("ModelSpec has no name specified.")
@@ -236,9 +236,7 @@ class ModelManager:
     def status(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> list[tuple[int, str, errors.RequestError | None]]:
-        """Returns number, state and error of all versions, or of one.
-
-        The newest comes first.
+        """Returns number, state and error of versions, the newest first.
 
         Raises:
           RequestError: If there is no such model or version.
@@ -266,7 +264,7 @@ class ModelManager:
     def _number(
         self, name: str, version: int | None, label: str | None
     ) -> int | None:
-        """Returns the version number for a label."""
+        """Returns the version number of a label; without a label, `version`."""
         if label is None:
             return version
         with self._lock:
@@ -293,12 +291,12 @@ class ModelManager:
                     f"Servable not found for request: {selector}"
                 )
             servable = model.versions[number].servable
-            # Versions are retired under the lock, so this one is not closed.
+            # Retiring a version needs the lock, so this version is not closed.
             servable.acquire()
             return servable
 
     def _check_started(self, model: Model, available: Sequence[int]) -> None:
-        """Raises `UserError` if all versions, or one with a label, failed."""
+        """Raises `UserError` if all versions or a labeled version failed."""
         failed = {
             number: version.error
             for number, version in model.versions.items()
@@ -334,7 +332,7 @@ class ModelManager:
                     ).start()
 
     def _check(self, model: Model) -> None:
-        """Checks for new versions of a model, unless it has been replaced."""
+        """Checks for a model's new versions, unless the model was replaced."""
         with model.refreshing:
             if self._models.get(model.config.name) is not model:
                 return
@@ -354,9 +352,9 @@ class ModelManager:
             gc.collect()  # Or else reference cycles would keep the graphs.
 
     def _load_chosen(self, model: Model) -> set[int]:
-        """Loads the selected versions; returns the numbers of all of them.
+        """Loads the versions that the policy selects; returns their numbers.
 
-        The set is empty if versions cannot be read, or the manager stops.
+        The set is empty if the base path is unreadable or the manager stops.
         """
         config = model.config
         try:
@@ -470,7 +468,7 @@ class ModelManager:
 
 
 def _check_regular(directory: str) -> None:
-    """Checks that a version holds no pipe, device or socket, nor many folders.
+    """Refuses a version with a pipe, device or socket, or too many folders.
 
     Loading such a version could wait forever.
     """

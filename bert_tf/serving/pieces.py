@@ -1,7 +1,7 @@
 """Splits large requests into pieces, so that other requests run in between.
 
 A request is large if it has more rows or longer inputs than a call may have. A
-row is never split; a separate thread computes pieces above a call's size.
+row is never split. A separate thread computes pieces above a call's size.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Stop
 
 _PIECES_PER_BATCH = 4
-# Splits a text to tokenize: before white space, or else after a character, or
-# else anywhere. With parts of at most 8 bytes, the text b"to be or not" gives
-# b"to be or" and b" not".
+# Parts of a text to tokenize. A part ends before white space, or else after a
+# character, or else anywhere. With at most 8 bytes in a part, b"to be or not"
+# has the parts b"to be or" and b" not".
 _PARTS = re.compile(
     rb"(?s).{1,%d}(?=[ \t\r\n]|\Z)|.{1,%d}(?![\x80-\xbf])|.{1,%d}"
     % ((batching.MAX_CALL_SIZE,) * 3)
 )
-# White space and long words take time and memory, too, so count at least a
-# token per 64 bytes, or per 256 bytes for models without `tokenize`.
+# White space and long words take time and memory, but have few tokens. So count
+# at least a token per 64 bytes, or per 256 bytes for models without `tokenize`.
 _TOKEN_BYTES, _UNKNOWN_TOKEN_BYTES = 64, 256
 
 
@@ -52,8 +52,8 @@ class PieceScheduler:
 
     Args:
       scheduler: Computes all calls except the pieces for `lane`.
-      lane: Computes pieces that are longer than a call and cannot be split, on
-        one thread. Only these pieces can be stopped.
+      lane: Computes, on one thread, pieces that are longer than a call and
+        cannot be split. Only pieces in the lane can be stopped.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PieceScheduler:
         self._options = options
         self._limits = limits
         self._piece_rows = _piece_rows(options)
-        # Keys: True for requests with pieces for the lane, False for the rest.
+        # Key True: requests that need the lane. Key False: all other requests.
         self._num_rows_admitted = collections.Counter()
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
         self._paddings = weakref.WeakKeyDictionary()
@@ -76,7 +76,7 @@ class PieceScheduler:
     async def compute(
         self, servable: Servable, call: Call, choices: int = 1
     ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs of a call with at most `choices` choices a row.
+        """Returns the outputs of a call with at most `choices` choices per row.
 
         Raises:
           RequestError: If too many requests wait, the outputs are too large or
@@ -112,10 +112,10 @@ class PieceScheduler:
     async def run(
         self, servable: Servable, call: Call, size: int, is_long: bool = False
     ) -> Mapping[str, np.ndarray]:
-        """Returns the outputs of a piece, computed when it gets its turn.
+        """Computes a piece when it gets its turn, and returns the outputs.
 
-        The turn ends only when no thread computes the piece, so that clients
-        cannot occupy more threads by disconnecting.
+        The turn ends only when no thread computes the piece. Otherwise, clients
+        that disconnect and send again could occupy more threads.
         """
         piece = servable, call.signature, call.inputs, call.outputs, size
         if is_long or size > batching.MAX_CALL_SIZE:
@@ -155,7 +155,7 @@ class PieceScheduler:
         errors.check_limit(count, self._limits, flag, "A row", "tokens")
 
     def _num_rows(self, call: Call) -> int:
-        """Returns the rows of a call that may be split, else 0."""
+        """Returns the number of rows of a call that may be split, else 0."""
         sizes = {len(x) for x in call.inputs.values() if x.ndim}
         if (
             not self._options.has_independent_rows
@@ -189,9 +189,9 @@ class PieceScheduler:
 
 
 class _Paddings:
-    """Padding of the outputs of a signature, learned from its calls.
+    """The values that pad the outputs of a signature, learned from its calls.
 
-    A model pads outputs to a call's longest row, so pieces differ in width.
+    A call pads outputs to its longest row, so pieces have different widths.
 
     Attributes:
       rows_are_independent: False after a call that did not return one row for
@@ -204,7 +204,7 @@ class _Paddings:
         self.values: dict[str, Any] = {}
 
     def learn(self, name: str, narrow: np.ndarray, wide: np.ndarray) -> None:
-        """Learns the padding: 0 from narrow [[3, 5]] and wide [[3, 5, 0]]."""
+        """Learns the value: 0 if narrow is [[3, 5]] and wide is [[3, 5, 0]]."""
         is_padding = np.ones(wide.shape, bool)
         is_padding[_corner(narrow)] = False
         values = wide[is_padding]
@@ -226,10 +226,10 @@ class _LargeRequest:
     async def in_pieces(
         self, row_groups: Iterable[np.ndarray]
     ) -> Mapping[str, np.ndarray] | None:
-        """Returns the outputs; None if a piece's outputs lack rows.
+        """Returns the outputs; None if the rows depend on each other.
 
         Args:
-          row_groups: The rows of each piece, <int>[N].
+          row_groups: The indices of the rows of each piece, <int>[N].
         """
         pieces = []
         outputs = []
@@ -250,7 +250,7 @@ class _LargeRequest:
         }
 
     async def _run_rows(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the outputs for these rows, <int>[N]."""
+        """Returns the outputs for the rows with these indices, <int>[N]."""
         inputs = {name: x[rows] for name, x in self.call.inputs.items()}
         call = dataclasses.replace(self.call, inputs=inputs)
         size = servables.input_size(inputs, self.choices)
@@ -261,10 +261,10 @@ class _LargeRequest:
         pieces: Sequence[np.ndarray],
         outputs: list[dict[str, np.ndarray]],
     ) -> bool:
-        """Pads the outputs of all pieces to the shapes of one call.
+        """Pads the outputs of all pieces to equal shapes, to join them.
 
         Returns:
-          False if the shapes show that rows depend on each other.
+          False if shapes stay unequal, because rows depend on each other.
         """
         shapes = {}
         longest = set()
@@ -306,7 +306,7 @@ class _LargeRequest:
 
 
 def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
-    """Yields the rows of each piece, <int64>[N], from the sizes of all rows.
+    """Yields the indices of each piece's rows, <int64>[N], from row sizes.
 
     Sizes [9, 9, 5000, 9] with `piece_rows` 2 give [0, 1], [2], [3].
     """

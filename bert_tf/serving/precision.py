@@ -30,7 +30,7 @@ def read(directory: str) -> str | None:
 
 
 def pack_weights(config: ServeConfig) -> None:
-    """Has TensorFlow pack weights if all newest versions are in bfloat16.
+    """Makes TensorFlow pack weights if all newest versions are in bfloat16.
 
     Call it before TensorFlow is imported.
 
@@ -40,7 +40,7 @@ def pack_weights(config: ServeConfig) -> None:
     if config.engine != "savedmodel":
         return
     models = model_config.of_flags(config)
-    # Models of any precision may be added to an empty list, so do not pack.
+    # Without models, do not pack: models of any precision may be added later.
     if models and all(_newest(model) == _PACKED for model in models):
         packed_weights.assume()
 
@@ -61,9 +61,9 @@ def report(name: str, version: int, directory: str) -> None:
 
 
 def _newest(model: ModelConfig) -> str | None:
-    """Returns the precision of the newest version to serve, if there is one."""
+    """Returns the precision of the newest version to serve; None if unknown."""
     if paths.is_remote(model.base_path):
-        return None  # Reading it needs TensorFlow, which is not imported yet.
+        return None  # A remote path needs TensorFlow, not imported yet.
     try:
         versions = model_config.find_versions(model.base_path)
     except (OSError, ValueError):

@@ -101,7 +101,7 @@ def _aliased(app: types.ASGIApp, aliases: Mapping[str, str]) -> types.ASGIApp:
 
 
 class _Api:
-    """The handlers of requests."""
+    """The handlers of REST requests."""
 
     def __init__(self, service: Service, timeout_seconds: float) -> None:
         self._service = service
@@ -217,7 +217,7 @@ def _parse(body: bytes, limits: ServeLimits) -> dict:
 def _predict(
     document: dict, servable: Servable, limits: ServeLimits
 ) -> calls.Call:
-    """Returns the call for `predict`; it responds with JSON as bytes."""
+    """Returns a call for `predict` that responds with JSON as bytes."""
     name = json_values.signature_name(document) or DEFAULT_SIGNATURE
     if name not in servable.signatures:
         raise errors.invalid(
@@ -239,7 +239,7 @@ def _of_examples(
     servable: Servable,
     limits: ServeLimits,
 ) -> calls.Call:
-    """Returns the call for Examples; it responds with JSON as bytes."""
+    """Returns a call for Examples that responds with JSON as bytes."""
     name = json_values.signature_name(document)
     request = request_class(input=json_values.read_examples(document))
     request.model_spec.signature_name = name
@@ -300,7 +300,7 @@ async def _while_connected(
     finally:
         working.cancel()
         gone.cancel()
-        # Or else a cycle of the error and this frame would keep the data.
+        # Otherwise a cycle of the error and this frame would keep the data.
         del working, gone
 
 
@@ -339,9 +339,9 @@ def _json(body, status: int = 200) -> responses.Response:
 
 
 class _LargeAnswer(responses.Response):
-    """JSON that is sent in parts, and reserves its memory until it is sent.
+    """A JSON answer that is sent in parts, with its memory reserved meanwhile.
 
-    Sent at once, it would stay in memory unreserved until its client reads it.
+    If it was sent at once, a slow client could keep memory without a limit.
     """
 
     media_type = "application/json"

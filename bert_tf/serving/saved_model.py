@@ -35,13 +35,13 @@ from bert_tf.serving.servable import TensorSpec
 # Every SavedModel has one of these files.
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
-# Each combination of outputs that clients request needs a function. Beyond this
-# number, all outputs are computed, or else the functions would fill the memory.
+# Each combination of requested outputs needs a function. Beyond this number of
+# functions, a new combination computes all outputs, as functions take memory.
 _MAX_CALLABLES = 64
 
 # Where TensorFlow runs a call's operators: in the caller's thread, or in a pool
-# for calls that can be stopped. There, a long call delays neither other calls
-# nor the operation that stops it.
+# for calls that can be stopped. In the pool, a long call delays neither other
+# calls nor the operation that stops it.
 _CALLER, _STOPPABLE = -1, 1
 _NUM_STOPPABLE_THREADS = 4
 
@@ -132,7 +132,7 @@ class SavedModel(Servable):
                 signature.outputs[name].tensor_name for name in outputs
             )
             with self._lock_of_callables:
-                # Another thread may have built it meanwhile.
+                # Another thread may have built the function meanwhile.
                 function = self._callables.get(key)
                 if function is None:
                     if is_stoppable:
@@ -145,8 +145,8 @@ class SavedModel(Servable):
 class _End:
     """Operations that let another thread end a call of a session.
 
-    TensorFlow ends a call if an operation fails. So an assertion waits, without
-    a thread, for a queue's value: True after the outputs, False ends the call.
+    TensorFlow ends a call if an operation fails. So a call has an assertion on
+    a value from a queue. True comes after the outputs; False ends the call.
     """
 
     def __init__(self, session: tf.compat.v1.Session) -> None:
@@ -175,13 +175,13 @@ class _End:
 
     @contextlib.contextmanager
     def called_by(self, stop: Stop) -> Iterator[None]:
-        """Lets `stop` end the call in the block, one call at a time."""
+        """Lets `stop` end the call in the `with` block; calls take turns."""
         with self._lock:
             try:
                 with stop.calls(self._end):
                     yield
             finally:
-                # Empty the queue: a late False would end the next call.
+                # Empty the queue, as a late False would end the next call.
                 self._session.run(self._left)
 
 
@@ -190,8 +190,8 @@ class SavedModelEngine(Engine):
 
     Args:
       intra_op_threads: Threads inside one operator; 0 means one per core. The
-        first model of a process sets it for all.
-      inter_op_threads: Operators computed at once; 0 means one per core.
+        first model of a process sets this number for all models.
+      inter_op_threads: Number of concurrent operators; 0 means one per core.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class SavedModelEngine(Engine):
         ):
             return MODEL_FILES[0]
         variables = os.path.join(directory, "variables")
-        # A model without variables has an empty folder.
+        # The folder is empty if a complete model has no variables.
         if files.is_folder(variables) and files.names_in(variables):
             index = os.path.join(variables, "variables.index")
             if not files.is_file(index):
@@ -267,7 +267,7 @@ def _specs(
                 None if dim.size < 0 else dim.size
                 for dim in info.tensor_shape.dim
             )
-        # Skip outputs that are no tensors, as in a model's initialization.
+        # Skip outputs that are no tensors; initializers have such outputs.
         if info.dtype != types_pb2.DT_INVALID:
             dtype = tf.as_dtype(info.dtype)
             specs[name] = TensorSpec(dtype, shape, info.name)

@@ -1,11 +1,11 @@
-"""Search by meaning: the texts of --search_file, their page and its answers.
+"""Search by meaning: the page and the answers for --search_file.
 
 The served model embeds all texts before the server listens, and then each
-query. The answer has the texts with the largest cosines.
+query. The answer to a query has the texts with the largest cosines.
 
 Shapes:
   N: number of texts.
-  H: values of an embedding.
+  H: size of an embedding.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 _PAGE = os.path.join(os.path.dirname(__file__), "page", "search.html")
 _TEXTS_PER_CALL = 64
 _COUNT, _MAX_COUNT = 10, 1000
-# A .txt file with blank lines is read by paragraphs if no line is longer.
+# In a .txt file with a longer line, each line is a text, not each paragraph.
 _WRAPPED = 100
 # If a cached and a new embedding have a smaller cosine, the model has changed.
 _SAME = 0.9999
@@ -77,7 +77,7 @@ class Search:
       name: The name of the model that embeds the texts.
 
     Raises:
-      UserError: As `read_texts`.
+      UserError: See `read_texts`.
     """
 
     def __init__(self, config: ServeConfig, service: Service, name: str):
@@ -111,8 +111,8 @@ class Search:
         name = f"{digest.hexdigest()}.npy"
         cache = os.path.join(paths.cache_dir(), "searched", name)
         stored = np.load(cache) if os.path.exists(cache) else np.empty((0, 0))
-        # The longest texts come first, because only these show whether the
-        # cached embeddings are of a model with another maximum length.
+        # Only the first call's texts are compared with the cache. Take the
+        # longest: a change of the model's maximum length changes only these.
         order = np.argsort([-len(x) for x in texts], kind="stable")
         rows = {}
         with progress.bar(len(texts), "embedding", "text") as bar:

@@ -39,10 +39,10 @@ DTYPES = {
 # Maximum bytes of a call's outputs: attention has a number for each pair of
 # tokens, head and layer, so a few long rows could need gigabytes.
 _MAX_CALL_BYTES = 64 << 20
-# To estimate outputs: the size of a variable dimension, and bytes of a string.
+# Estimates for outputs: the size of a variable dimension; bytes of a string.
 _LONG_ROW = 512
 _STRING_BYTES = 64
-# Bytes of words and spaces. Any other byte is a token and counts as 4 bytes.
+# Bytes of words and spaces. Any other byte is a token, so it counts as 4 bytes.
 _LETTERS = bytes(
     x for x in range(256) if x <= 32 or x > 127 or chr(x).isalnum()
 )
@@ -66,7 +66,7 @@ class TensorSpec:
         return bool(self.shape) and self.shape[0] is None
 
     def row_bytes(self) -> int:
-        """Returns the bytes of a long row; 0 if the rank is unknown."""
+        """Estimates the bytes of a long row; 0 if the rank is unknown."""
         if self.shape is None:
             return 0
         sizes = [_LONG_ROW if x is None else x for x in self.shape[1:]]
@@ -74,7 +74,7 @@ class TensorSpec:
         return math.prod(sizes) * itemsize
 
     def holds(self, shape: tuple[int, ...]) -> bool:
-        """Returns True if a tensor of this shape fits."""
+        """Returns True if a tensor of this shape fits the spec."""
         return self.shape is None or (
             len(shape) == len(self.shape)
             and all(
@@ -204,13 +204,13 @@ class Servable(abc.ABC):
     ) -> dict[str, np.ndarray]:
         """Computes outputs of a signature.
 
-        Several threads may call it at once.
+        Several threads may call `run` at once.
 
         Args:
           signature: One of `signatures`.
-          inputs: All its inputs; strings as object arrays of `bytes`.
+          inputs: All inputs by name; strings as object arrays of `bytes`.
           outputs: The names of the requested outputs.
-          stop: Stops the computation; `run` then raises some exception.
+          stop: Stops the computation; `run` then raises an exception.
 
         Returns:
           The outputs by name; strings as object arrays of `bytes`.
@@ -226,7 +226,7 @@ class Servable(abc.ABC):
             self._users += 1
 
     def release(self) -> None:
-        """Removes a user; the last one closes the servable."""
+        """Removes a user; closes the servable if there is no other user."""
         with self._lock:
             self._users -= 1
             unused = not self._users
@@ -239,7 +239,7 @@ class Servable(abc.ABC):
         self.release()
 
     def wait_closed(self, timeout: float | None = None) -> bool:
-        """Waits until it is closed; `timeout` is in seconds."""
+        """Waits up to `timeout` seconds; returns True if it is closed."""
         return self._closed.wait(timeout)
 
 
@@ -292,7 +292,7 @@ def _shape_text(shape: tuple[int | None, ...]) -> str:
 
 
 def row_sizes(inputs: Mapping[str, np.ndarray], choices: int = 1) -> np.ndarray:
-    """Returns the characters and numbers of each row, <int64>[num_rows].
+    """Returns each row's size in characters and numbers, <int64>[num_rows].
 
     A text counts once per choice, as it is computed with each choice.
     Punctuation counts four times: b"Hi!" has the size 6.

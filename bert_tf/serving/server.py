@@ -33,8 +33,8 @@ from bert_tf.serving.service import Service
 _ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
 # Seconds that a request gets beyond its time limit before it is dropped.
 _GRACE_SECONDS = 5
-# Connections that may wait to be accepted. asyncio tries to accept this many in
-# a row and logs each failure, so a larger number would fill the log.
+# Maximum connections that wait to be accepted. asyncio tries to accept this
+# number in a row and logs each failure, so a larger number could fill the log.
 _BACKLOG = 128
 
 
@@ -50,7 +50,7 @@ def run(config: ServeConfig) -> None:
         stopped, config.rest_api_timeout_in_ms / 1000 + 2 * _GRACE_SECONDS
     )
     server = ModelServer(config)
-    # Otherwise garbage collection of TensorFlow's modules would delay requests.
+    # Freeze TensorFlow's modules, as garbage collection there delays requests.
     gc.collect()
     gc.freeze()
     server.start()
@@ -97,7 +97,7 @@ class ModelServer:
         config = self._config
         with contextlib.ExitStack() as stack:
             # Bind before the models are loaded, so that a taken port fails at
-            # once; listen only after that.
+            # once. Listen only when the models are loaded.
             rest_socket = self._bind("rest_api_port", config.rest_api_port)
             if rest_socket:
                 stack.callback(rest_socket.close)
@@ -112,7 +112,7 @@ class ModelServer:
                 config,
             )
             stack.callback(self._service.stop)
-            # The embeddings fit this version only, so load no new version.
+            # A search has embeddings of one version, so load no new version.
             is_polled = not config.search_file
             self._service.manager.start(
                 self._models, is_polled * config.file_system_poll_wait_seconds
@@ -121,7 +121,7 @@ class ModelServer:
                 name = self._models[0].name
                 self._search = search.Search(config, self._service, name)
             if grpc_socket:
-                grpc_socket.close()  # gRPC opens its own.
+                grpc_socket.close()  # gRPC opens its own socket.
             self._thread = threading.Thread(
                 target=self._run, args=(rest_socket,), name="listener"
             )
@@ -197,7 +197,7 @@ class ModelServer:
             interceptors = [
                 access.KeysInterceptor(self._keys, config.health_without_key)
             ]
-        # This error means that a client is gone, so log no traceback.
+        # An ExecuteBatchError means that a client is gone: log no traceback.
         python_logging.getLogger("grpc._cython.cygrpc").addFilter(
             lambda record: "ExecuteBatchError" not in str(record.exc_info)
         )
@@ -306,7 +306,7 @@ def watch_signals(stopped: threading.Event, grace_seconds: float) -> None:
     """Sets `stopped` at the first signal; a second ends the process at once.
 
     The end of the grace period ends the process, too. A thread reads the
-    signal's number from a pipe, so this works while the main thread waits in
+    signal's number from a pipe, so signals work while the main thread waits in
     TensorFlow, where Python runs no handlers. SIGHUP is only logged.
 
     Args:

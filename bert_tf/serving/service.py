@@ -47,14 +47,14 @@ _SECONDS = (
 )
 
 _NUM_PARSERS = 2
-# Inputs of these names may be serialized Examples, in exports of any project.
+# Inputs with these names may be serialized Examples, in any SavedModel.
 _EXAMPLES_INPUTS = frozenset({tf.saved_model.CLASSIFY_INPUTS, "examples"})
 # These signatures and methods take only Examples, never plain texts.
 _EXAMPLES_ONLY = frozenset({"from_examples", CLASSIFY, REGRESS})
 
 
 class Metrics:
-    """The counters of one server."""
+    """The Prometheus metrics of one server."""
 
     content_type = prometheus_client.exposition.CONTENT_TYPE_PLAIN_0_0_4
 
@@ -246,7 +246,7 @@ class Service:
                 raise errors.deadline_exceeded(
                     "The request timed out."
                 ) from error
-            except Exception as error:  # noqa: BLE001  # It becomes the answer.
+            except Exception as error:  # noqa: BLE001  # Clients get the error.
                 answer = errors.from_exception(error)
                 status = answer.code_name
                 # Delete `answer`: the error and this frame would refer to each
@@ -287,7 +287,7 @@ class Service:
         return response
 
     def drain(self) -> None:
-        """Reports not ready, and runs queued requests without more waiting."""
+        """Reports "not ready", and runs queued requests without waiting."""
         self.manager.set_unready()
         for scheduler in self._schedulers:
             scheduler.drain()
@@ -301,10 +301,10 @@ class Service:
 
 
 def count_rows(value: np.ndarray) -> int:
-    """Returns the rows of an input; each choice of a row counts as one.
+    """Returns an input's number of rows; each choice counts as a row.
 
-    The last axis of numbers is the tokens, which do not count: texts of shape
-    [4, 3] and `input_ids` of shape [4, 3, 128] have 12 rows.
+    The last axis of a numeric input has tokens, which do not count: texts of
+    shape [4, 3] and `input_ids` of shape [4, 3, 128] have 12 rows.
     """
     shape = value.shape if value.dtype.kind in "OS" else value.shape[:-1]
     return math.prod(x or 1 for x in (*value.shape[:1], *shape[1:]))
@@ -313,7 +313,7 @@ def count_rows(value: np.ndarray) -> int:
 def long_rows(
     inputs: Mapping[str, np.ndarray], num_bytes: int
 ) -> Iterator[bytes]:
-    """Yields the texts of rows above `num_bytes`; for Examples, strings."""
+    """Yields texts of rows above `num_bytes`, or their Examples' strings."""
     columns = [
         x.reshape(len(x), math.prod(x.shape[1:]))
         for x in map(np.atleast_1d, inputs.values())
@@ -343,15 +343,15 @@ def read_examples(
 ) -> tuple[int, np.ndarray]:
     """Returns the length of the longest list of strings, and the Examples.
 
-    The model pads shorter lists. If `strict`, bytes that are no Example are
-    refused, because they would make a batch fail for all its clients.
+    The model pads shorter lists to this length. If `strict`, bytes that are no
+    Example are refused, because they would make a batch fail for all clients.
 
     Args:
       examples: The serialized Examples, <string>[B].
       limits: Has the maximum number of fields of an Example.
-      strict: True if the inputs must be Examples. They are serialized again, so
-        that TensorFlow reads what was checked: if a feature has two lists, it
-        reads the first one, this function the last.
+      strict: True if the inputs must be Examples. They are serialized again,
+        with only the checked values. If a feature had two lists, TensorFlow
+        would read the first list, but this function checks the last list.
 
     Raises:
       RequestError: If `strict`, and an input is no Example or has too many
