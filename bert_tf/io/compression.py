@@ -147,7 +147,7 @@ def _library_errors(kind: str) -> tuple[type[Exception], ...]:
 
 
 class _Blocks(io.RawIOBase):
-    """A binary file of blocks from an iterator."""
+    """A binary file whose contents are the blocks of an iterator."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks

@@ -108,7 +108,7 @@ def one_writer(
       flag: The name of the flag, for the error.
       is_replaced: Whether the output is a file or folder that is replaced as a
         whole. The lock is then on a file `<path>.lock`, which is removed at the
-        end; the lock file of a killed process is not locked.
+        end. A killed process leaves this file, but not locked.
 
     Raises:
       UserError: If the lock is taken, or the output cannot be written.

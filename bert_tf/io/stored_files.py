@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
     Attributes:
       expected: The values in words, for errors.
-      fits: Returns True for such a value.
+      fits: Returns True for an allowed value.
     """
 
     expected: str

@@ -15,7 +15,7 @@ from typing import Any
 
 from bert_tf.errors import WorkerEndedError
 
-# Tasks submitted per process; with only one, a process would wait for the next.
+# Tasks submitted per process: with one, a process would wait between tasks.
 _TASKS_AHEAD = 2
 
 

@@ -131,7 +131,7 @@ class Embeddings(layers.BertLayer):
     def _positions(self, length):
         """Returns the embeddings of the first positions, <float>[S, H]."""
         if self.for_inference:
-            # Gathered, or TensorFlow Lite would not store the table in int8.
+            # Gather, or else TensorFlow Lite would not store the table in int8.
             return tf.gather(self.position_embeddings, tf.range(length))
         return self.position_embeddings[:length]
 
@@ -401,7 +401,7 @@ class BertWithHead(_ConfiguredModel):
 
 
 def returns_more(arguments):
-    """Returns True if the arguments request more outputs of the encoder."""
+    """Returns True if arguments request optional outputs of `BertModel`."""
     return any(arguments.get(name) for name in _RETURN_FLAGS)
 
 

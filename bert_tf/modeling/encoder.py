@@ -85,7 +85,7 @@ class Encoder(layers.BertLayer):
     Returns:
       Two lists with one entry per layer: hidden states <float>[..., H], rows of
       the layout, and attention weights <float>[B, N, S, S], all in the compute
-      dtype. The second may be empty, see `needs_weights`.
+      dtype. The list of weights may be empty, see `needs_weights`.
     """
 
     def __init__(self, config, dropout_id=0, fuse=False, remat=False, **kwargs):

@@ -210,9 +210,9 @@ class Projection(BasicLayer):
       column_scales: <float32>[width] or None: `affine` divides the kernel's
         columns by these and multiplies its result by them, so that a quantized
         kernel can have one scale for all columns.
-      input_scales: <float32>[input width]: `affine` divides the columns of
-        inputs by these and multiplies the kernel's rows, for the same reason;
-        None if and only if `column_scales` is None.
+      input_scales: <float32>[input width], for the same purpose: `affine`
+        divides the inputs' columns by these and multiplies the kernel's rows by
+        these. None if and only if `column_scales` is None.
       on_rows: None, or a function that `affine` calls with its inputs,
         <float>[..., input width], and its result before the activation,
         <float>[rows, width].
@@ -396,7 +396,7 @@ class ResidualOutput(BertLayer):
     def build(self, inputs_shape, residual_shape=None):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, inputs_shape)
-        # In training this only holds weights: the chain in `call` normalizes.
+        # In training this layer only holds weights; `call` normalizes.
         self.layer_norm = LayerNorm(
             config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
         )

@@ -66,7 +66,7 @@ def find_tokens(input_mask, for_inference=False):
     has_row = tf.reshape(is_token | is_empty | (tf.range(length) == 0), [-1])
     indices = tf.cast(tf.reshape(tf.where(has_row), [-1]), tf.int32)
     if for_inference:
-        # oneDNN makes and keeps kernels for each number of rows, so round up.
+        # oneDNN makes and keeps kernels for each T, so round T up.
         num_rows = tf.size(indices)
         multiple = tf.where(num_rows < _MANY_ROWS, 1, _MULTIPLE)
         indices = tf.pad(indices, [[0, -num_rows % multiple]])
@@ -245,7 +245,7 @@ class Unpadded:
         ) * self._length + self._positions[:, tf.newaxis]
         # Positions without a row read a row of zeros after the last row. In
         # attention they read the first row, which saves appending zeros: keys
-        # of padding are masked, and the results of its queries are never read.
+        # of padding are masked, and results of padding's queries are not read.
         num_rows = tf.size(indices)
         self._places = tf.minimum(places, num_rows)
         self._heads_of_positions = self._find_heads(
@@ -330,8 +330,8 @@ def _gather_both_ways(rows, there, *, back, zeros=0, zeros_back=0):
     Args:
       rows: <float>[rows, width].
       there: <int32>[...], the row of each element of the result.
-      back: <int32>[...], the element of the result that holds each row; of all
-        elements that hold a row, at most this one may have a gradient.
+      back: <int32>[...], for each row an element of the result that holds it.
+        Other elements that hold the same row must not have a gradient.
       zeros: Rows of zeros after the last row, which `there` may name.
       zeros_back: Zeros after the last element, which `back` may name.
 

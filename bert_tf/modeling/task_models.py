@@ -26,9 +26,9 @@ from bert_tf.modeling import dropout
 from bert_tf.modeling import heads
 from bert_tf.modeling import layouts
 
-# Fixed in the original, independent of the config (run_classifier.py:601).
+# Heads have this dropout in the original, too (run_classifier.py:601).
 _DROPOUT_PROB = 0.1
-# Units per direction (paper, section 5.3), as GLUE's baselines count them.
+# The paper's size (section 5.3), per direction as in GLUE's baselines.
 LSTM_SIZE = 768
 
 

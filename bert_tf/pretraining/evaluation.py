@@ -16,8 +16,8 @@ from bert_tf.io import progress
 from bert_tf.training import losses
 from bert_tf.training import unpad as unpadding
 
-# An evaluation during training has 64 batches. The pause after it lasts at
-# least 150 seconds, and 40 times its duration, so it costs below 3%.
+# An evaluation during training has 64 batches. The pause after it is at least
+# 150 seconds, and 40 times the evaluation's time, so the cost is below 3%.
 HELD_OUT_BATCHES = 64
 _SECONDS_BETWEEN = 150.0
 _TIMES_ITS_COST = 40.0
@@ -48,7 +48,7 @@ def build_evaluation(
     equal weight (Table 6). Records with more predictions thus count more. For a
     left-to-right model it is the perplexity of the next token.
     `masked_lm_perplexity_error` is the standard error of the perplexity, as if
-    batches were independent: similar text would change it by about as much.
+    batches were independent: on similar text it would differ by about this.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
     all its batches count, and the strategy is the current one. With `unpad`

@@ -32,9 +32,9 @@ _MAX_BYTES_PER_WORD_ON_DEVICE = 100
 # RE2 for one character of a word in normalized text.
 _IN_WORD = rf"[^{normalizer.SEPARATORS}{normalizer.SINGLES}]"
 
-# Special tokens in the text pass through the operators as characters that no
-# text has: reserved code points of a CJK block, so each of them is a word. The
-# stand-in of [UNK] is no token, so WordPiece returns the id of [UNK] for it.
+# Special tokens in the text become stand-ins, which no text has: reserved code
+# points of a CJK block, so each is a word. The vocabulary has no token for the
+# stand-in of [UNK], so WordPiece returns [UNK] for it, as for unknown words.
 _STAND_INS = {
     vocabulary_lib.UNK: "\U0002ceaa",
     vocabulary_lib.PAD: "\U0002ceab",
@@ -272,7 +272,7 @@ class BertTokenizer(tf.Module):
         self,
     ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
         """Returns matchers for raw texts and for normalized texts."""
-        # Special tokens first: if contents are equal, they win (transformers).
+        # As in transformers, special tokens win over others of equal content.
         added = sorted(
             self.vocabulary.added_tokens, key=lambda x: not x["special"]
         )
@@ -344,7 +344,7 @@ class BertTokenizer(tf.Module):
         return self._hide_specials(self._normalizer.cut(text))
 
     def _word_rules(self) -> list[normalizer.Rule]:
-        # MediaPipe limits the bytes of a word, as the operator itself can do.
+        # MediaPipe limits bytes, which the operator does itself without a rule.
         if self.normalization == ASCII_LOWER:
             return []
         return [_long_word_rule(self.max_input_chars_per_word)]
@@ -357,7 +357,7 @@ class BertTokenizer(tf.Module):
         """
         if not self.preserve_special_tokens:
             return text
-        # Otherwise a stand-in in the text itself would become a special token.
+        # Make stand-ins in the text [UNK]: they would become special tokens.
         text = tf.strings.regex_replace(
             text,
             f"[{''.join(_STAND_INS.values())}]",
@@ -509,7 +509,7 @@ def _build_wordpiece(
             token_out_type=tf.int32,
             unknown_token=vocabulary_lib.UNK,
         )
-    except RuntimeError as error:  # For example, only special tokens.
+    except RuntimeError as error:  # As for special tokens alone.
         raise UserError(
             f"{vocabulary.source} must hold wordpieces of texts, too; copy it "
             f"again. Received: {vocabulary.tokens[:8]}."

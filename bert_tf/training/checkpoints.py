@@ -104,7 +104,7 @@ class CheckpointStore:
             files.write_json(_sidecar(prefix), written)
             self._write_state_file()
         except _WRITE_ERRORS as error:
-            # Keep an earlier checkpoint of this step: it is as good.
+            # Remove incomplete files, but keep a complete earlier checkpoint.
             if earlier is not None and step not in earlier:
                 with _log_failure("The incomplete files could not be removed"):
                     self._remove(step)
@@ -176,7 +176,7 @@ class CheckpointStore:
         return os.path.join(self.folder, f"model.ckpt-{step}")
 
     def _list(self) -> list[str]:
-        # Do not check first: the chief may remove the folder in between.
+        # Catch the error: the chief may remove the folder after any check.
         try:
             return tf.io.gfile.listdir(self.folder)
         except tf.errors.NotFoundError:

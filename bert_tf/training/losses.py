@@ -83,7 +83,7 @@ def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 def _are_correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns <float32>[...]: 1 where the largest logit is the label's."""
-    predictions = tf.argmax(logits, axis=-1)  # int64, as above.
+    predictions = tf.argmax(logits, axis=-1)  # int64 for a GPU.
     return tf.cast(predictions == tf.cast(labels, tf.int64), tf.float32)
 
 
@@ -155,7 +155,7 @@ class Objective(abc.ABC):
       inputs: Names of the features that the model reads.
       sums: Names of the values that `compute_sums` returns.
       metrics: Names of the values that `normalize` returns, `loss` included.
-      variables: Name to variable, trained and saved, but not in the model.
+      variables: Name to variable, for trained variables outside of the model.
       coupled: The output that the loss of a row also reads from other rows, as
         with in-batch negatives; or None.
     """
@@ -276,7 +276,7 @@ class TaskObjective(Objective):
     Args:
       task: The task.
       sample_weight: A weight for each row that `compute_sums` gets, or for each
-        label, <float32>[B, ...]. The sums are weighted, `count` is not.
+        label of these rows, <float32>[B, ...]. `count` ignores the weights.
     """
 
     inputs = ("input_ids", "input_mask", "segment_ids")

@@ -46,9 +46,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       num_train_steps: The step at which the rate reaches 0.
       num_warmup_steps: Steps of the warm-up.
       first_step: The step at which the schedule begins, for the second phase of
-        a run: the step count continues, and other arguments count from there.
-      num_decay_steps: The number of last steps, in which the rate decays;
-        before, it is constant. None means all steps.
+        a run. The other arguments count steps from this step.
+      num_decay_steps: How many steps at the end decay the rate, which is
+        constant before. None means all steps.
 
     Call arguments:
       step: <int64>[], updates done before this one.

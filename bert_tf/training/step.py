@@ -157,7 +157,7 @@ class TrainingStep:
         self._compilation.check(self._num_devices)
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
-        # Micro-batch of the flags, and the smaller one since memory ran out.
+        # After memory ran out: the flags' micro-batch, and the smaller one.
         self._halved: tuple[int, int] | None = None
         self.loss_scale = None
         with strategy.scope():
@@ -395,7 +395,7 @@ class TrainingStep:
         name, own = self.objective.coupled, self.plan.per_replica
         inputs = {*self.objective.inputs, *layouts.INPUTS, "dropout_seeds"}
         every = {x: y for x, y in rows.items() if x not in inputs}
-        # The mask of [CLS] shows which rows are blank: gather no more columns.
+        # [CLS]'s mask shows which rows are blank, so gather only that column.
         every[INPUT_MASK.name] = rows[INPUT_MASK.name][..., :1]
         every[name] = self._encode(rows)
         context = tf.distribute.get_replica_context()
@@ -447,7 +447,7 @@ class TrainingStep:
             lambda index, _: index < parts,
             add_part,
             (tf.constant(0), self._zeros()),
-            parallel_iterations=1,  # More would need more memory.
+            parallel_iterations=1,  # To save memory.
         )
         return total
 

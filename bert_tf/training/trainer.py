@@ -281,7 +281,7 @@ class Trainer(abc.ABC):
             )
         self._open_bar()
         while True:
-            # Workers agree on the number of steps, or collectives would hang.
+            # Workers must agree on the number of steps, or they would hang.
             count, stop = self.coordinator.next_call(
                 pacer.next_call(step), self._preemption.requested
             )
@@ -324,7 +324,7 @@ class Trainer(abc.ABC):
         del step, num_steps, sums
 
     def describe_progress(self, step: int) -> dict[str, float]:
-        """Returns values that lines of metrics have besides the means."""
+        """Returns further values for a metrics line, besides the means."""
         del step
         return {}
 
@@ -335,7 +335,7 @@ class Trainer(abc.ABC):
         if step % every == 0 or step == self._config.last_step:
             return True
         seconds = time.monotonic() - self._saved_at
-        # Skipped during a write, so a slow disk does not make training wait.
+        # Do not save during a write: training would wait for a slow disk.
         return 0 < limit <= seconds and not self.checkpoints.is_writing
 
     def _open_bar(self) -> None:

@@ -190,7 +190,7 @@ class Compilation:
             return False
         # Any step may compile a new shape, so a compiler's message counts even
         # after a success. Input errors, and errors of collectives outside of
-        # the step, would come back without the compiled step.
+        # the step, would recur if only the chains were compiled.
         if not _COMPILER.search(text) and (
             has_run
             or not isinstance(error, _ERRORS)
@@ -223,8 +223,8 @@ class Compilation:
     def wrap_part(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function of a replica, compiled if `updates_together`.
 
-        Outside of compiled programs, many operations on few numbers cost a GPU
-        more than few operations on many numbers.
+        Without compilation, a GPU spends more time on many operations on few
+        numbers than on few operations on many numbers.
         """
         if not self.updates_together:
             return function
