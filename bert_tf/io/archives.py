@@ -20,7 +20,7 @@ from typing import NamedTuple
 from bert_tf.errors import UserError
 
 _CHUNK_BYTES = 1 << 20
-# An archive may unpack to _MAX_RATIO times its size, or to _LEAST_LIMIT bytes.
+# Archives may unpack to 200 times their size, or to 64 MB if that is more.
 _MAX_RATIO = 200
 _LEAST_LIMIT, _MOST_LIMIT = 1 << 26, 1 << 36
 _MAX_MEMBERS = 1_000
@@ -187,7 +187,7 @@ def _zip_members(source: _Source) -> Iterator[_Member]:
 def _tar_members(source: _Source) -> Iterator[_Member]:
     file = tarfile.open(fileobj=source, mode="r:")
     while info := file.next():
-        file.members.clear()  # tarfile would keep all members in memory.
+        file.members.clear()  # Otherwise tarfile keeps all members.
         yield _Member(
             info.name.removeprefix("./") or ".",
             info.isdir(),

@@ -58,8 +58,8 @@ def read_blocks(
     Args:
       path: A local or remote file. The ending of its name selects the format;
         files with other endings are not compressed.
-      on_block: Called with each block as stored in the file, after the block's
-        contents were yielded.
+      on_block: Called with each block of the file, still compressed, after the
+        block's contents were yielded.
 
     Raises:
       UserError: If the file cannot be read, is damaged or is truncated.

@@ -4,7 +4,7 @@
 that the server sent with these bytes. A later call requests the rest, on the
 condition that the server's file has not changed.
 
-A server may be hostile: sizes, times, attempts and redirections have limits.
+A server may be hostile, so sizes, times, attempts and redirections have limits.
 Proxies come from the environment (HTTPS_PROXY, NO_PROXY, ...).
 """
 
@@ -37,7 +37,7 @@ from bert_tf.io import paths
 from bert_tf.io import progress
 
 _CHUNK_BYTES = 1 << 20
-# The largest file, and the largest file of a server that states no size.
+# The largest allowed file, and the largest if the server states no size.
 MAX_BYTES = 1 << 35
 _MAX_UNSTATED_BYTES = 1 << 32
 # The headers, and then each `_LEAST_BYTES`, must arrive within this time.
@@ -77,12 +77,12 @@ def fetch(
     """Downloads a file to `path`, resuming an earlier attempt.
 
     Args:
-      url: Address; plain HTTP is for loopback only.
+      url: Address; plain HTTP is allowed from this machine only.
       path: Local file to write, in an existing folder.
       sha256: Expected hash, if it is known.
       on_start: Called once before the file is read, with the file's size in
         bytes, or None if the server states no size.
-      advice: What the error names to check, besides the connection.
+      advice: What to check besides the connection, for the error message.
 
     Returns:
       The `etag` ("" if the server sends none), the size in `bytes` and the
@@ -105,7 +105,7 @@ def fetch(
             so_far = f"{now} of {total or 'unknown'} bytes"
             if failures == _TRIES:
                 if not now:
-                    # `from None` keeps tracebacks of the attempts off screen.
+                    # `from None`: do not print the tracebacks of all attempts.
                     raise UserError(
                         f"{url} cannot be fetched ({error}); check the "
                         f"connection and {advice}."

@@ -1,4 +1,4 @@
-"""Locks on files and folders, which end with the process that holds them.
+"""Locks on files and folders; a lock ends with the process that holds it.
 
 The kernel holds the locks (flock), so a killed process leaves no lock behind.
 Remote file systems such as gs:// have no locks, so nothing is locked there.
@@ -180,7 +180,7 @@ class LocalCopy:
     """A local copy of a folder, shared by all processes of this machine.
 
     The first process that opens the copy copies the files; the last process
-    that closes it removes them. Copied or pickled instances share one copy.
+    that closes it removes the files. Copied or pickled instances share it.
 
     Args:
       folder: The folder, which may be remote. Its files must not change.

@@ -133,7 +133,7 @@ class RunFolder(contextlib.ExitStack):
             inputs, so only unchanged parts are found.
 
         Raises:
-          UserError: If output has another recipe, or no run has registered it.
+          UserError: If output has another recipe, or no run registered it.
         """
         known = {_absolute(path) for path in self._files()}
         existing = [path for path in (*known, *outputs) if files.exists(path)]

@@ -149,7 +149,7 @@ def drop_noise() -> None:
     Call this before TensorFlow is imported. TF_CPP_MIN_LOG_LEVEL below 2 keeps
     all messages.
     """
-    # Without a GPU, TensorFlow logs an error about that; level 3 hides it. The
+    # TensorFlow logs an error if there is no GPU, unless the level is 3. The
     # last message of an aborted process is still logged at level 3.
     has_gpu = any(map(os.path.exists, _GPU_FILES))
     default = "2" if has_gpu else "3"

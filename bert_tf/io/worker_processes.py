@@ -21,7 +21,7 @@ _TASKS_AHEAD = 2
 
 @contextlib.contextmanager
 def pool(num_processes: int) -> Iterator[futures.Executor]:
-    """Yields workers that exit with this process, even if it is killed.
+    """Yields workers that exit when this process exits or is killed.
 
     A worker imports only the modules of the functions that it calls.
 

@@ -99,7 +99,7 @@ def find_tokens_of_parts(input_mask, part_size, step):
     size = part_size * per_example
     is_token = tf.cast(tf.reshape(input_mask, [-1, size]) > 0, tf.int32)
     num_tokens = tf.reduce_sum(is_token, axis=-1, keepdims=True)
-    # Average tokens of an example in the fullest micro-batch, rounded up.
+    # Mean number of tokens per example in the fullest micro-batch, rounded up.
     least = -(-tf.reduce_max(num_tokens) // part_size)
     num_rows = tf.minimum(tf.maximum(-(-least // step), 1) * step, per_example)
     places = tf.where(
@@ -243,9 +243,9 @@ class Unpadded:
         self._heads_of_rows = (
             self._sequences[:, tf.newaxis] * num_heads + head
         ) * self._length + self._positions[:, tf.newaxis]
-        # Positions without a row read a row of zeros after the last row. In
-        # attention they read the first row, which saves appending zeros: keys
-        # of padding are masked, and results of padding's queries are not read.
+        # In `restore`, positions without a row read a row of zeros after the
+        # last row. In attention they read the first row instead: keys of
+        # padding are masked, and results of padding's queries are not read.
         num_rows = tf.size(indices)
         self._places = tf.minimum(places, num_rows)
         self._heads_of_positions = self._find_heads(

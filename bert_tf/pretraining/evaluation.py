@@ -87,7 +87,7 @@ def build_evaluation(
         }
 
     def compute(global_step: int) -> dict[str, float | int]:
-        # In float64, as float32 loses small terms in long sums.
+        # Add up in float64, as float32 loses small terms in long sums.
         totals: dict[str, np.float64] = {}
         batches: list[tuple[float, float]] = []
         total = num_batches if num_batches >= 0 else None

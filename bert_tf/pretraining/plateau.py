@@ -1,11 +1,11 @@
 """The plateau of pretraining: a model that has learned only token frequencies.
 
-For each [MASK], such a model predicts every token with its frequency. One in
-five predictions has a token instead of [MASK], the correct one or a random one:
-the rarer this token, the more likely it is correct. The model's loss, the
-frequency line, is the entropy of a predicted token given the input token.
+For each [MASK], such a model predicts every token with its frequency. In one of
+five predictions the input is not [MASK], but the correct or a random token. The
+rarer this input is, the more likely it is correct. The model's loss is called
+the frequency line: the entropy of a predicted token given the input token.
 
-With a vocabulary of 2,000 tokens the line is 5.5. Training reaches it within
+With a vocabulary of 2,000 tokens the line is 5.5. The loss reaches it within
 some hundred steps, stays there for millions of tokens, and falls to 4.0 within
 1,000 steps once attention finds the neighbors of a [MASK]. A run that stays
 there has learned no language, though nothing fails.
@@ -83,7 +83,7 @@ def sample(
     masked = 1.0
     replaced = replacements.sum() / total
     if not left_to_right:
-        masked = replacements.max() / total  # [MASK] is most frequent.
+        masked = replacements.max() / total  # [MASK] is the most frequent.
     loss = frequency_loss(
         counts, masked, 1.0 - replaced, max(replaced - masked, 0.0)
     )
@@ -96,9 +96,9 @@ def frequency_loss(
     """Returns the entropy of a token given the token in its place, in nats.
 
     Let p be the frequencies of n tokens. With probability `same` p(x), the
-    model sees a correct token x; with `random` p(y) / n, it sees x but y is
-    correct. So if it sees x, the probability of y is `random` p(y) / (n `same`
-    p(x) + `random`), and x has the rest.
+    input is x and correct; with probability `random` p(y) / n, the input is x
+    but y is correct. So given x, the probability of y is `random` p(y) /
+    (n `same` p(x) + `random`), and x has the rest.
 
     The entropy estimated from N draws of k tokens is too small by (k - 1) / 2N
     (Miller 1955, "Note on the bias of information estimates").

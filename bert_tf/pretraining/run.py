@@ -147,7 +147,7 @@ class _PretrainingTrainer(Trainer):
         config = self._flags
         metadata = checkpoint.metadata if checkpoint else {}
         self._earlier_devices = metadata.get("devices", {})
-        if not self._is_new_phase:  # A new phase chooses anew.
+        if not self._is_new_phase:  # A new phase makes a new choice.
             self._unpad = metadata.get("unpad")
         self._start = metadata.get("initial_weights", {})
         self._tokens_before = metadata.get("tokens_seen")

@@ -142,8 +142,8 @@ def lower_sigma_in_table(table: bytes) -> bytes:
 def cpu_constant(buffer: bytes) -> tf.Tensor:
     """Returns <uint8>[len(buffer)] on the CPU, outside of any graph.
 
-    A SavedModel then stores the constant once for all functions. It is on the
-    CPU because the string operators that read it run there.
+    A SavedModel then stores the constant once for all functions. The string
+    operators that read the constant run on the CPU, too.
     """
     with tf.init_scope(), tf.device("CPU:0"):
         return tf.constant(np.frombuffer(buffer, np.uint8))

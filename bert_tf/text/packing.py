@@ -201,7 +201,7 @@ def lay_out(
       UserError: If the last bucket leaves no room for a token.
     """
     kept, total = _truncate_rows(segments, buckets[-1], truncate)
-    # In an empty batch the maximum is the smallest int32, so any bucket fits.
+    # An empty batch's maximum is the smallest int32, so the first bucket fits.
     length = choose_length(tf.reduce_max(total), buckets)
     position = tf.range(length)[tf.newaxis]
     index = _find_tokens(segments, kept, num_tokens, position, _column)
@@ -232,7 +232,7 @@ def lay_out_ragged(
     kept, total = _truncate_rows(segments, max_seq_length, truncate)
 
     def repeat(values):
-        # NumPy, because tf.repeat and tf.gather take 30 times as long.
+        # Use NumPy, because tf.repeat and tf.gather take 30 times as long.
         is_one = isinstance(values, int)
         return values if is_one else np.repeat(values.numpy(), total.numpy())
 

@@ -103,7 +103,7 @@ class BertTokenizer(tf.Module):
         tokens, added = list(vocabulary.tokens), vocabulary.added_tokens
         for token in added:
             tokens[token["id"]] = token["content"]
-        # Eager, so a SavedModel stores each tensor once; see `cpu_constant`.
+        # A SavedModel stores each eager tensor only once; see `cpu_constant`.
         with tf.init_scope(), tf.device("CPU:0"):
             self._wordpiece = _build_wordpiece(
                 vocabulary,
@@ -298,7 +298,7 @@ class BertTokenizer(tf.Module):
     def _cut(
         self, text: tf.Tensor
     ) -> tuple[added_tokens.Pieces, added_tokens.Pieces, tf.RaggedTensor]:
-        """Cuts texts at added tokens, and normalizes between them.
+        """Cuts texts at added tokens, and normalizes the text between them.
 
         Returns:
           `outer`, the pieces of the texts; `inner`, the pieces of the
@@ -344,7 +344,7 @@ class BertTokenizer(tf.Module):
         return self._hide_specials(self._normalizer.cut(text))
 
     def _word_rules(self) -> list[normalizer.Rule]:
-        # MediaPipe limits bytes, which the operator does itself without a rule.
+        # For MediaPipe the operator itself limits a word's bytes: add no rule.
         if self.normalization == ASCII_LOWER:
             return []
         return [_long_word_rule(self.max_input_chars_per_word)]
@@ -357,7 +357,7 @@ class BertTokenizer(tf.Module):
         """
         if not self.preserve_special_tokens:
             return text
-        # Make stand-ins in the text [UNK]: they would become special tokens.
+        # Turn the text's stand-ins into [UNK], or they would be special tokens.
         text = tf.strings.regex_replace(
             text,
             f"[{''.join(_STAND_INS.values())}]",
@@ -509,7 +509,7 @@ def _build_wordpiece(
             token_out_type=tf.int32,
             unknown_token=vocabulary_lib.UNK,
         )
-    except RuntimeError as error:  # As for special tokens alone.
+    except RuntimeError as error:  # For example, all are special tokens.
         raise UserError(
             f"{vocabulary.source} must hold wordpieces of texts, too; copy it "
             f"again. Received: {vocabulary.tokens[:8]}."
@@ -564,8 +564,8 @@ def _map_offsets(
     start_byte = first_byte + tf.cast(starts.flat_values, tf.int64)
     last_byte = first_byte + tf.cast(ends.flat_values, tf.int64) - 1
     # All bytes made from one character have the same source. A token ends where
-    # the next character with any output begins, which is the next change of the
-    # source, so the changes are numbered. The end of a text is a change, too.
+    # the next character that has output begins: at the next change of the
+    # source. So number the changes. The end of a text is a change, too.
     changes = tf.concat([[True], flat[1:] != flat[:-1]], 0)[: tf.size(flat)]
     number = tf.cumsum(tf.cast(changes, tf.int32)) - 1
     source_of_number = tf.boolean_mask(flat, changes)

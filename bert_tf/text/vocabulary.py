@@ -62,7 +62,7 @@ class Vocabulary:
       tokens: The lines; the position is the id.
       token_ids: The ids of the rows that have a token, ascending.
       added_tokens: Tokens added in transformers, as `added_token` returns them.
-        `tokens` has these, too, or "" for a token that no line can hold.
+        `tokens` has these, too, with "" for a token that no line can hold.
       source: Origin of the tokens for errors: a path or "the vocabulary".
       pad_id: The id of [PAD], or 0, as in the original.
       unk_id: The id of [UNK]; `cls_id`, `sep_id`, `mask_id` likewise.
@@ -84,7 +84,7 @@ class Vocabulary:
         self.added_tokens = tuple(added_tokens)
         self._ids: dict[str, int] = {}
         for index, token in enumerate(self.tokens):
-            if not _PLAIN.fullmatch(token):  # Checking all takes seconds.
+            if not _PLAIN.fullmatch(token):  # Checking every token is slow.
                 if token.isascii() and not token.strip(" \t"):
                     continue
                 _check_token(token, f"{source}, line {index + 1}")

@@ -47,8 +47,8 @@ def cut(
       tokens: One or two ragged <int32>[N, None], as for
         `packing.find_segments`.
       max_seq_length: Maximum tokens of a window, special tokens included.
-      doc_stride: Distance between the starts of windows. If it would skip
-        tokens, the next window starts right after the previous one.
+      doc_stride: Distance between the starts of windows. If this would
+        skip tokens, the next window starts right after the previous one.
     """
     whole_texts, _ = packing.find_segments(tokens)
     length_a = whole_texts[0][1]

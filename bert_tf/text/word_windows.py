@@ -78,7 +78,7 @@ def cut(
       num_texts: <int64>, B.
       room: The maximum number of tokens in a window.
       stride: The maximum distance in tokens between the starts of two windows.
-        None for one window per text; the words after it are in no window.
+        None means one window per text; words after it are in no window.
     """
     lengths = tokens.row_lengths()
     numbers = tf.where(lengths > 0)  # <int64>[V, 1]

@@ -3,7 +3,7 @@
 A checkpoint is a TF1 checkpoint, as in the original, and a JSON file. The files
 are `model.ckpt-<step>.index`, `.data-00000-of-00001` and, written last,
 `.json`, which has the run's identity, state that is no tensor, and hashes of
-the other two. The file `checkpoint` names the newest one for other programs.
+the other two. For other programs, a file `checkpoint` names the newest prefix.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class Checkpoint:
       prefix: The path without the suffixes of the files.
       tensors: Name to value, in the original's names.
       metadata: The JSON of `save`; empty if another program wrote it.
-      sha256: The hashes of its files; empty if another program wrote it.
+      sha256: Hashes of the files; empty if another program wrote them.
     """
 
     step: int
@@ -222,7 +222,7 @@ class CheckpointStore:
         ]
         state = checkpoint_state_pb2.CheckpointState(
             model_checkpoint_path=names[0],
-            # The oldest first, as TensorFlow writes them.
+            # List the oldest first, as TensorFlow does.
             all_model_checkpoint_paths=reversed(names),
         )
         files.write_text(os.path.join(self.folder, "checkpoint"), str(state))

@@ -36,8 +36,8 @@ SLOPES = "slopes"
 
 def overwrites_logits() -> bool:
     """Returns whether the masked-LM loss reuses the memory of the logits."""
-    # Accelerators use `compared_cross_entropy`: it is fused and deterministic
-    # there, unlike their kernel of the raw operation.
+    # Accelerators use `compared_cross_entropy`. There it is fused and
+    # deterministic, unlike the kernel of the raw operation.
     return not any(map(tf.config.list_logical_devices, ("GPU", "TPU")))
 
 
@@ -83,7 +83,7 @@ def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 def _are_correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns <float32>[...]: 1 where the largest logit is the label's."""
-    predictions = tf.argmax(logits, axis=-1)  # int64 for a GPU.
+    predictions = tf.argmax(logits, axis=-1)  # A GPU compares int64 itself.
     return tf.cast(predictions == tf.cast(labels, tf.int64), tf.float32)
 
 
@@ -295,7 +295,7 @@ class TaskObjective(Objective):
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         if COUPLED_LOSS in rows:
-            # The product itself cancels; only its gradient, SLOPES, remains.
+            # `product` cancels out; only its gradient, SLOPES, remains.
             product = tf.reduce_sum(outputs[self.coupled] * rows[SLOPES])
             value = tf.reduce_sum(rows[COUPLED_LOSS])
             return {"loss_sum": value + product - tf.stop_gradient(product)}

@@ -47,7 +47,7 @@ _STEPS_UNTIL_LARGER = 2000
 
 # Allocators raise these errors, also in XLA and CUDA. TensorFlow also raises
 # them for a full disk, and XLA for a kernel that needs more shared memory than
-# the device has, so the message must match, too.
+# the device has, so `_OUT_OF_MEMORY` must match the message, too.
 _MEMORY_ERRORS = (
     tf.errors.InternalError,
     tf.errors.ResourceExhaustedError,
@@ -346,8 +346,8 @@ class TrainingStep:
 
         Args:
           rows: Features, [R, ...].
-          is_healthy: <bool>[], false after a step that was not finite: then
-            nothing changes, and the results are these arguments.
+          is_healthy: <bool>[], false after a step that was not finite. Then
+            nothing changes, and the results are the arguments.
           metrics: The metrics of the step before.
 
         Returns:

@@ -44,7 +44,7 @@ class Pacer:
     `intervals`, and after at most 10 seconds, so that the progress bar moves.
     """
 
-    # Seconds: less than 10, as a step may be slower than earlier steps.
+    # Aim at less than 10 seconds, as a step may be slower than earlier steps.
     _BUDGET = 0.7 * 10.0
     _GROWTH = 4
 

@@ -7,8 +7,8 @@ between the two programs. With `--xla=on` on several GPUs, one program computes
 all of this, and collectives overlap the backward pass.
 `chains`: the operations between the matrix products, see
 bert_tf/modeling/fused.py. That is faster on CPUs, where oneDNN's products are
-faster than XLA's. Each weight's update is a program that returns its new value:
-on a CPU XLA would copy weights that a program assigns.
+faster than XLA's. Each weight's update is a program that returns the new value:
+if the program assigned the weight, XLA would copy the weight on a CPU.
 `off`: nothing is compiled.
 
 Shapes:
@@ -134,7 +134,7 @@ class Compilation:
         """Checks that the devices of this process can run compiled steps.
 
         Raises:
-          UserError: If they are logical devices of one CPU.
+          UserError: If the devices are logical devices of one CPU.
         """
         if (
             self._compiles_step
@@ -173,7 +173,7 @@ class Compilation:
         """Compiles the chains alone from now on, if that may avoid an error.
 
         Only on a GPU may a step fail to compile: for other devices, `check`
-        refuses the step, or tests cover it.
+        refuses the step, or tests show that it compiles.
 
         Args:
           error: The error of a step.
