@@ -3,7 +3,7 @@
 Until the output is complete, `<output_file>.work` holds finished parts of the
 work and `recipe.json`, which has the recipe (all that the output depends on)
 and the paths of the files that the run writes. A run with another recipe is
-refused, so that files never mix, and starting over removes exactly the
+refused, so that files never mix. Starting over removes exactly the
 registered files. When the output is complete, its report or manifest holds the
 recipe and the paths, and the folder is removed.
 
@@ -129,7 +129,7 @@ class RunFolder(contextlib.ExitStack):
         Args:
           outputs: The files that the run will write.
           fits_any: Whether a run with another recipe may reuse parts of the
-            work until the first output file exists: each part is named by its
+            work until the first output file exists. Each part is named by its
             inputs, so only unchanged parts are found.
 
         Raises:
@@ -173,7 +173,7 @@ class RunFolder(contextlib.ExitStack):
         self.discard()
 
     def discard(self) -> None:
-        """Removes the record first, as work without a record is not reused."""
+        """Removes the record, then the work, which no run then reuses."""
         files.remove(self._record)
         files.remove(self.work_dir)
 
@@ -293,7 +293,7 @@ def changes(
     Args:
       before: The earlier recipe.
       now: The recipe now.
-      sources: For each hash in the recipe, its name to the hashed path.
+      sources: Name of each hash in the recipe to the path that was hashed.
     """
     found = []
     for name in {**before, **now}:

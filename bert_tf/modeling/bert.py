@@ -156,8 +156,8 @@ class _ConfiguredModel(layers.Configured, keras.Model):
       head_outputs: The names of the outputs of the head; () without a head.
       labels_tokens: True if the labels of the first output are for tokens.
       text_files: File name to contents: vocab.txt, tokenizer.json and task.json
-        of a model directory, which .keras files hold in assets/; empty for
-        models that a constructor made.
+        of a model directory, which .keras files hold in assets/. A model that
+        was not read from files has none.
     """
 
     head_outputs = ()

@@ -9,8 +9,8 @@ that is computed for a token depends on padding, dropout included, so both
 layouts give equal results.
 
 T may be rounded up, because programs are compiled for each T. Rows beyond the
-tokens are positions of padding, computed as in a padded batch; in inference
-they are copies of the first row.
+tokens are positions of padding, computed as in a padded batch. In inference
+these rows are copies of the first row.
 
 Shapes:
   B: batch size.
@@ -165,11 +165,11 @@ class Padded:
     for_inference: bool = False
 
     def select(self, values):
-        """Returns the rows' values, from values of positions [B, S, ...]."""
+        """Returns the values of rows, given values of positions [B, S, ...]."""
         return values
 
     def select_positions(self, table):
-        """Returns the rows' values, from <float>[S, H] for every sequence."""
+        """Returns the values of rows, given <float>[S, H] for all sequences."""
         return table
 
     def restore(self, rows):

@@ -47,8 +47,8 @@ def build_evaluation(
     the mean over the predicted tokens of all evaluated records, each token with
     equal weight (Table 6). Records with more predictions thus count more. For a
     left-to-right model it is the perplexity of the next token.
-    `masked_lm_perplexity_error` is the standard error of the perplexity, as if
-    batches were independent: on similar text it would differ by about this.
+    `masked_lm_perplexity_error` is its standard error, as if batches were
+    independent. Similar text would change the perplexity by about this error.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
     all its batches count, and the strategy is the current one. With `unpad`
@@ -138,7 +138,7 @@ class HeldOut:
         return time.monotonic() >= self._due
 
     def score(self, step: int) -> dict[str, float | int]:
-        """Computes the score, and when the next one is due."""
+        """Computes the score, and the time when the next score is due."""
         start = time.monotonic()
         results = self.evaluate(step)
         seconds = time.monotonic() - start

@@ -1,9 +1,9 @@
 """WordPiece tokenization in the graph, with exactly the original's tokens.
 
-Normalization and WordPiece are one operator each, from tensorflow_text 2.12 or
-later; core TensorFlow operators between them implement the remaining rules of
-the original. No lookup table or asset is needed. WordPiece takes the longest
-token that fits, again and again: "unaffable" becomes un, ##aff, ##able.
+Normalization and WordPiece are one operator each, of tensorflow_text 2.12 or
+later. Between these two, core TensorFlow operators implement the remaining
+rules of the original. No lookup table or asset is needed. WordPiece always
+takes the longest token that fits: "unaffable" becomes un, ##aff, ##able.
 """
 
 import functools
@@ -556,8 +556,8 @@ def _map_offsets(
     """Maps offsets into normalized text to offsets into the original.
 
     `sources` has the offset in the original text of each normalized byte, and
-    of the end. If "Ä b" became "a b", `sources` is [0, 2, 3, 4], and the token
-    "a" from 0 to 1 becomes the bytes from 0 to 2.
+    of the end. If "Ä b" became "a b", `sources` is [0, 2, 3, 4]. The offsets
+    0 and 1 of the token "a" become 0 and 2.
     """
     flat = tf.cast(sources.flat_values, tf.int32)
     first_byte = tf.gather(sources.row_starts(), starts.value_rowids())

@@ -87,8 +87,8 @@ class CheckpointStore:
     ) -> bool:
         """Writes a checkpoint and removes the oldest ones.
 
-        If it cannot be written, for instance because the disk is full, an
-        error is logged and the earlier checkpoints stay.
+        If the checkpoint cannot be written, as on a full disk, an error is
+        logged and the earlier checkpoints stay.
 
         Returns:
           True if the checkpoint was written or is another worker's to write.

@@ -1,7 +1,7 @@
 """The losses of pretraining and of tasks, as sums and their normalization.
 
 A step may be split over replicas and micro-batches with different numbers of
-masked tokens, so no part of it can divide by its own count. Every part computes
+masked tokens, so no part may divide by its own count. Every part computes
 sums, and all parts divide by the counts of the whole step. Sums of 2 over 2
 tokens and 12 over 6 tokens give (2 + 12) / 8 = 1.75, not (1 + 2) / 2. Blank
 rows, which only fill up a share (bert_tf/distribute/batches.py), do not count.

@@ -2,7 +2,7 @@
 
 A step is split over replicas and, within a replica, over micro-batches. The
 counts of the whole step are summed first, so that the losses of all parts add
-up to the loss of the whole step; then gradients are summed, clipped once and
+up to the loss of the whole step. Then gradients are summed, clipped once and
 applied once. Each replica updates its own copy of the weights, which stay
 equal. On TPUs, and on several GPUs with `--xla=on`, a replica's program
 includes the sums over replicas. Elsewhere all replicas wait for each sum.
@@ -14,7 +14,7 @@ computes its own gradients, so the loss does not depend on how a step is split
 (Gao et al., 2021, https://arxiv.org/abs/2101.06983).
 
 The host does not wait for results while a call runs: the loop counts on the
-host, and after a step that is not finite the remaining steps update nothing.
+host. If a step is not finite, the remaining steps of the call update nothing.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.
@@ -231,8 +231,8 @@ class TrainingStep:
         Returns:
           True if loss and gradients were finite; the metrics of the last step,
           computed before its update; and the sums of the objective's metrics
-          over the steps. If a step is not finite, that step and all after it
-          change nothing, and the metrics are that step's.
+          over the steps. If a step is not finite, this step and all later steps
+          change nothing, and the metrics of this step are returned.
 
         Raises:
           OutOfMemoryError: If memory is exhausted.

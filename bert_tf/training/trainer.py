@@ -320,7 +320,7 @@ class Trainer(abc.ABC):
     def after_call(
         self, step: int, num_steps: int, sums: Mapping[str, float]
     ) -> None:
-        """Does nothing; subclasses add work after a call, given its sums."""
+        """Does nothing; subclasses may act after a call, given its sums."""
         del step, num_steps, sums
 
     def describe_progress(self, step: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Chooses which parts of the training step XLA compiles (`--xla`).
 
-`step`: everything that a device computes in a step, forward pass, backward pass
-and micro-batches, with known shapes and without strings, as a TPU requires. On
+`step`: everything that a device computes in a step: forward pass, backward pass
+and micro-batches. Shapes are known and strings left out, as a TPU requires. On
 a GPU the updates of all weights are a second program, and collectives run
 between the two programs. With `--xla=on` on several GPUs, one program computes
 all of this, and collectives overlap the backward pass.
@@ -312,7 +312,7 @@ def compiled_functions(graph: tf.Graph) -> list[str]:
 
 
 def reason(error: Exception) -> str:
-    """Returns the line of the compiler in a message, or the first line."""
+    """Returns the compiler's line in an error message, or the first line."""
     lines = map(str.strip, str(error).splitlines())
     lines = [x for x in lines if x and not x.startswith(_PLACES)]
     return next(filter(_COMPILER.search, lines), lines[0])
