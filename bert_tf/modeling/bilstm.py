@@ -4,7 +4,7 @@ Only the recurrence over the tokens has to be a loop. One product before the
 loop projects the inputs of all positions and both directions, and each step of
 the loop computes both directions. The gradient of the recurrent kernel, which
 TensorFlow would add up step by step, is one product after the loop. Training
-takes half of the time of `keras.layers.LSTM`.
+takes half as long as with `keras.layers.LSTM`.
 
 Shapes:
   B: batch size.

@@ -103,8 +103,8 @@ def draw_mask(shape, rate, keys):
     x = tf.cast(position, tf.uint32)[tf.newaxis, :]
     if keys.shape[-1] == 3:
         x += keys[:, 2:]
-    # The second key enters between the rounds. With one key alone, two masks
-    # would be equal but for a constant that is XORed to all positions.
+    # The second key enters between the rounds. With one key alone, masks
+    # of two examples would differ only by a constant XORed to the positions.
     x = tf.bitwise.bitwise_xor(x, keys[:, :1])
     x = _xor_shift(x, 16) * _uint32(_MULTIPLIER_1)
     x = _xor_shift(x, 15) + keys[:, 1:2]

@@ -47,7 +47,7 @@ def build_evaluation(
     the mean over the predicted tokens of all evaluated records, each token with
     equal weight (Table 6). Records with more predictions thus count more. For a
     left-to-right model it is the perplexity of the next token.
-    `masked_lm_perplexity_error` is its standard error, as if batches were
+    `masked_lm_perplexity_error` is the standard error, as if batches were
     independent. Similar text would change the perplexity by about this error.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default

@@ -1,7 +1,7 @@
 """Sentences with a masked word, filled in before and after training.
 
 The sentences come from the first records with a suitable word, so they are in
-the user's language. A file has them and the predictions of the initial
+the user's language. A file holds the sentences and predictions of the initial
 weights, so a resumed run can still compare.
 """
 

@@ -97,7 +97,7 @@ class Matcher:
       patterns: The string to find for each token, [K]; "" finds nothing. If
         patterns are equal, the first token wins; in transformers, any may win.
       is_normalized: Whether the texts are results of `normalizer.Normalizer`:
-        Chinese characters are then words, as if spaces were around them.
+        Chinese characters are then words, as if between spaces.
     """
 
     def __init__(
