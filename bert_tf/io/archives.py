@@ -20,7 +20,7 @@ from typing import NamedTuple
 from bert_tf.errors import UserError
 
 _CHUNK_BYTES = 1 << 20
-# Weights hardly compress, but a small archive of zeros may have _LEAST_LIMIT.
+# Archives may unpack to 200 times their size, or to 64 MB if that is more.
 _MAX_RATIO = 200
 _LEAST_LIMIT, _MOST_LIMIT = 1 << 26, 1 << 36
 _MAX_MEMBERS = 1_000
@@ -55,7 +55,7 @@ class _Member(NamedTuple):
 
 
 class _Source:
-    """The bytes of an archive, with a limit for headers.
+    """The file of an archive; refuses headers that are too large.
 
     Attributes:
       in_member: Whether the contents of a member are being read.
@@ -171,7 +171,7 @@ def _zip_members(source: _Source) -> Iterator[_Member]:
     for info in file.infolist():
         # Only zips from Unix have a mode, which shows links; other zips have 0.
         kind = stat.S_IFMT(info.external_attr >> 16)
-        # With other compressions one read may return gigabytes: refuse them.
+        # Refuse other compressions: with these, one read may return gigabytes.
         is_bounded = info.compress_type in (
             zipfile.ZIP_STORED,
             zipfile.ZIP_DEFLATED,
@@ -187,7 +187,7 @@ def _zip_members(source: _Source) -> Iterator[_Member]:
 def _tar_members(source: _Source) -> Iterator[_Member]:
     file = tarfile.open(fileobj=source, mode="r:")
     while info := file.next():
-        file.members.clear()  # Otherwise memory grows with each member.
+        file.members.clear()  # Otherwise tarfile keeps all members.
         yield _Member(
             info.name.removeprefix("./") or ".",
             info.isdir(),

@@ -58,8 +58,8 @@ def read_blocks(
     Args:
       path: A local or remote file. The ending of its name selects the format;
         files with other endings are not compressed.
-      on_block: Called with each block as stored in the file, after the block's
-        contents were yielded.
+      on_block: Called with each block of the file, still compressed, after the
+        block's contents were yielded.
 
     Raises:
       UserError: If the file cannot be read, is damaged or is truncated.
@@ -147,7 +147,7 @@ def _library_errors(kind: str) -> tuple[type[Exception], ...]:
 
 
 class _Blocks(io.RawIOBase):
-    """A binary file of blocks from an iterator."""
+    """A binary file whose contents are the blocks of an iterator."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks

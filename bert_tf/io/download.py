@@ -4,7 +4,7 @@
 that the server sent with these bytes. A later call requests the rest, on the
 condition that the server's file has not changed.
 
-A server may be hostile: sizes, times, attempts and redirections have limits.
+A server may be hostile, so sizes, times, attempts and redirections have limits.
 Proxies come from the environment (HTTPS_PROXY, NO_PROXY, ...).
 """
 
@@ -37,13 +37,13 @@ from bert_tf.io import paths
 from bert_tf.io import progress
 
 _CHUNK_BYTES = 1 << 20
-# The largest file, and the largest file of a server that states no size.
+# The largest allowed file, and the largest if the server states no size.
 MAX_BYTES = 1 << 35
 _MAX_UNSTATED_BYTES = 1 << 32
-# Headers, and each further `_LEAST_BYTES`, must arrive within this time.
+# The headers, and then each `_LEAST_BYTES`, must arrive within this time.
 TIMEOUT_SECONDS = 60
 _LEAST_BYTES = 1 << 16
-# Gives up after _TRIES attempts in a row that add less than _CHUNK_BYTES each.
+# `fetch` fails after _TRIES attempts in a row that add less than _CHUNK_BYTES.
 _TRIES = 3
 _PAUSE_SECONDS = 0.25
 _HASHES = {32: "md5", 64: "sha256"}
@@ -51,7 +51,7 @@ _HASHES = {32: "md5", 64: "sha256"}
 # hashes the file's time and size, and Amazon S3 hashes encrypted contents.
 _OTHER_ETAGS = {"server": "uvicorn", "x-amz-server-side-encryption": "aws:kms"}
 _NOT_REACHED = (urllib.error.URLError, OSError, http.client.HTTPException)
-# IPv6 addresses whose end is an IPv4 address, which Python does not extract.
+# IPv6 addresses that end with an IPv4 address; `_is_public` checks the latter.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -77,12 +77,12 @@ def fetch(
     """Downloads a file to `path`, resuming an earlier attempt.
 
     Args:
-      url: Address; plain HTTP is for loopback only.
+      url: Address; plain HTTP is allowed from this machine only.
       path: Local file to write, in an existing folder.
       sha256: Expected hash, if it is known.
       on_start: Called once before the file is read, with the file's size in
         bytes, or None if the server states no size.
-      advice: What to check besides the connection if no byte arrives.
+      advice: What to check besides the connection, for the error message.
 
     Returns:
       The `etag` ("" if the server sends none), the size in `bytes` and the
@@ -105,7 +105,7 @@ def fetch(
             so_far = f"{now} of {total or 'unknown'} bytes"
             if failures == _TRIES:
                 if not now:
-                    # A chain of errors would print each attempt's traceback.
+                    # `from None`: do not print the tracebacks of all attempts.
                     raise UserError(
                         f"{url} cannot be fetched ({error}); check the "
                         f"connection and {advice}."
@@ -186,7 +186,7 @@ class _Transfer:
                 self._receive(response)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416:  # The file has become shorter: start again.
+            if error.code == 416:  # The server's file has become shorter.
                 self._discard()
             if error.code in (416, 429) or error.code >= 500:
                 raise _Interrupted(f"status {error.code}") from error
@@ -245,9 +245,9 @@ class _Transfer:
         )
         pace = response.fp.raw.pace
         with open(self.partial, "ab") as file, bar:
-            # `read1` returns what has arrived, so a broken transfer loses none.
+            # `read1` returns all bytes so far, so a broken transfer loses none.
             while chunk := response.read1(_CHUNK_BYTES):
-                # A full disk raises `UserError`, so there is no other attempt.
+                # A full disk raises `UserError`, so `fetch` does not retry.
                 with errors.full_disks(), errors.naming(self.partial):
                     file.write(chunk)
                     file.flush()
@@ -350,7 +350,7 @@ class _Response(http.client.HTTPResponse):
 
 
 class Pace:
-    """The deadline for the headers, and for each further `_LEAST_BYTES`.
+    """The deadline for the headers, and then for each `_LEAST_BYTES`.
 
     The time limit of a socket restarts with each byte, so a server could send
     one byte a minute forever.
@@ -377,7 +377,7 @@ class Pace:
 
 
 class _Timed(io.RawIOBase):
-    """A binary file of a socket's bytes, which refuses slow servers."""
+    """A binary file that reads a socket until the deadline of a `Pace`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock

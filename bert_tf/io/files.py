@@ -134,7 +134,7 @@ def remove(path: str) -> None:
     if system.isdir(path) and not os.path.islink(path):
         system.rmtree(path)
     elif system.exists(path) or os.path.islink(path):
-        # Another process may be removing it, too.
+        # Another process may have removed the file meanwhile.
         with contextlib.suppress(FileNotFoundError):
             system.remove(path)
 
@@ -194,7 +194,7 @@ def open_binary(path: str, mode: str = "rb") -> IO[bytes]:
 
 
 def announce(path: str) -> None:
-    """Calls the functions in `on_write` with a path that other code writes."""
+    """Calls the functions in `on_write` with a path, before it is written."""
     for call in on_write:
         call(path)
 
@@ -400,7 +400,7 @@ def make_folders(path: str) -> list[str]:
 def remove_empty(folders: list[str]) -> None:
     """Removes local folders, except those that are not empty."""
     for folder in folders:
-        # Other processes may have written files to it.
+        # Other processes may have written files to the folder.
         with contextlib.suppress(OSError):
             os.rmdir(folder)
 
@@ -435,9 +435,9 @@ def clear_temporaries(folder: str, names: str = ".+") -> None:
     """Removes temporary files and folders of processes that have ended.
 
     The name `a.csv.tmp-4711-0a1b2c3d` has the process id 4711. A process of
-    another container or host counts as ended, because it is invisible here;
-    `locks` prevent two processes from writing one output. A leftover stays
-    while a new process has the id in the leftover's name.
+    another container or host counts as ended, because it is invisible here.
+    `locks` prevent two processes from writing one output. If a new process has
+    the id in a leftover's name, the leftover stays until this process ends.
 
     Args:
       folder: A local folder; if it is missing, nothing is done.
@@ -458,7 +458,7 @@ def clear_temporaries(folder: str, names: str = ".+") -> None:
 
 def _is_alive(process: int, path: str) -> bool:
     """Returns True if the process that made a temporary path still exists."""
-    if process == os.getpid():  # In containers, programs often have equal ids.
+    if process == os.getpid():  # Programs in containers often share ids.
         return os.path.abspath(path) in _own
     try:
         os.kill(process, 0)
@@ -473,7 +473,7 @@ def _exchange(first: str, second: str) -> bool:
     """Swaps two directories in one step, so that both names always exist.
 
     Returns:
-      False if that is impossible: remote, an old kernel, or not Linux.
+      False if the path is remote, the kernel too old, or the system not Linux.
 
     Raises:
       OSError: If the exchange is possible but fails.

@@ -1,4 +1,4 @@
-"""Locks on files and folders, which end with the process that holds them.
+"""Locks on files and folders; a lock ends with the process that holds it.
 
 The kernel holds the locks (flock), so a killed process leaves no lock behind.
 Remote file systems such as gs:// have no locks, so nothing is locked there.
@@ -108,7 +108,7 @@ def one_writer(
       flag: The name of the flag, for the error.
       is_replaced: Whether the output is a file or folder that is replaced as a
         whole. The lock is then on a file `<path>.lock`, which is removed at the
-        end; the lock file of a killed process is not locked.
+        end. A killed process leaves this file, but not locked.
 
     Raises:
       UserError: If the lock is taken, or the output cannot be written.
@@ -180,7 +180,7 @@ class LocalCopy:
     """A local copy of a folder, shared by all processes of this machine.
 
     The first process that opens the copy copies the files; the last process
-    that closes it removes them. Copied or pickled instances share one copy.
+    that closes it removes the files. Copied or pickled instances share it.
 
     Args:
       folder: The folder, which may be remote. Its files must not change.

@@ -30,7 +30,7 @@ _MODEL_PARTS = re.compile(
     "^checkpoint$|^model$"
 )
 _NO_MODELS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip")
-# Ending to pattern of standard input's first line; the first match wins.
+# Ending to a pattern of the first line of standard input; first match wins.
 _FIRST_LINES = {
     ".jsonl": re.compile(r"\{"),
     ".csv": re.compile(r"(text|[\w -]+(,[\w-][\w -]*)+)$"),
@@ -63,8 +63,8 @@ def base_names(value: str) -> str:
 def check_inputs(config: Any) -> None:
     """Checks the input paths among a script's flags, in their order.
 
-    The flags are a dataclass; its fields are declared with `config.option`, and
-    `reads` is the kind of a path. Two methods are optional: `unread_inputs`
+    `config` is a dataclass of flags, declared with `config.option`; the option
+    `reads` is the kind of input. Two methods are optional: `unread_inputs`
     returns the names of flags that this run does not read, and `input_hints`
     returns advice for missing inputs, by flag. The field `output_dir` names a
     folder to write to; `output_file` and `output` name paths to replace.
@@ -99,8 +99,8 @@ def check_inputs(config: Any) -> None:
 def reading_stdin(config: Any) -> Iterator[Any]:
     """Yields flags with a temporary file in place of "-", the standard input.
 
-    Commands may read a file several times, but standard input only once. Its
-    first line selects the format: "{" JSON lines, "text,label" .csv, else .txt.
+    Commands may read the file several times. The first line selects its format:
+    "{" means JSON lines, a header such as "text,label" .csv, all else .txt.
     """
     names = [
         field.name
@@ -151,7 +151,7 @@ def no_match(pattern: str, flag: str) -> UserError:
 
 
 def describe(path: str) -> str:
-    """Describes the contents of a path without a model, for a message."""
+    """Describes what is at a path that holds no model, for a message."""
     if is_remote(path):
         return "where there is no model"
     if not os.path.exists(path):

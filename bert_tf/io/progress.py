@@ -19,8 +19,8 @@ class Rate:
     """Units per second in recent calls, without the calls that compile.
 
     The first call, and calls over 5 times slower than the median, count as
-    compiling. Up to the sixth call the limit is 2 times, as a second call that
-    compiles would otherwise dominate so few calls.
+    compiling. Up to the sixth call, 2 times the median is the limit: the second
+    call may compile, too, and would count for much among few calls.
     """
 
     _RECENT = 100

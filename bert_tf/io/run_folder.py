@@ -3,7 +3,7 @@
 Until the output is complete, `<output_file>.work` holds finished parts of the
 work and `recipe.json`, which has the recipe (all that the output depends on)
 and the paths of the files that the run writes. A run with another recipe is
-refused, so that files never mix, and starting over removes exactly the
+refused, so that files never mix. Starting over removes exactly the
 registered files. When the output is complete, its report or manifest holds the
 recipe and the paths, and the folder is removed.
 
@@ -70,8 +70,8 @@ class RunFolder(contextlib.ExitStack):
     Args:
       path: The output file; the paths of other outputs begin with this path.
       recipe: See `Made`.
-      find_finished: Reads reports or manifests; returns the files and recipe in
-        each of them, and None for a missing one.
+      find_finished: Reads the reports or manifests; returns a `Made` for each,
+        None for a missing one.
       work_dir: The folder of unfinished work.
     """
 
@@ -92,7 +92,7 @@ class RunFolder(contextlib.ExitStack):
 
     def __enter__(self) -> "RunFolder":
         self.enter_context(errors.naming(self.work_dir))
-        # Without a lock, a second process would remove the first's files.
+        # Without a lock, a second process would remove files of the first.
         self.enter_context(
             locks.one_writer(self.work_dir, "--output_file", is_replaced=True)
         )
@@ -117,7 +117,7 @@ class RunFolder(contextlib.ExitStack):
 
     @property
     def difference(self) -> str:
-        """The changes from the recipe of existing output to ours, or ""."""
+        """How this run's recipe differs from existing output's, or ""."""
         for each in self._registered():
             if changed := changes(each.recipe, self._recipe):
                 return "; ".join(changed)
@@ -128,12 +128,12 @@ class RunFolder(contextlib.ExitStack):
 
         Args:
           outputs: The files that the run will write.
-          fits_any: Whether each part of the work is named by its own inputs, so
-            that a run with another recipe may reuse unchanged parts until the
-            first output file exists.
+          fits_any: Whether a run with another recipe may reuse parts of the
+            work until the first output file exists. Each part is named by its
+            inputs, so only unchanged parts are found.
 
         Raises:
-          UserError: If output has another recipe, or no run has registered it.
+          UserError: If output has another recipe, or no run registered it.
         """
         known = {_absolute(path) for path in self._files()}
         existing = [path for path in (*known, *outputs) if files.exists(path)]
@@ -152,7 +152,7 @@ class RunFolder(contextlib.ExitStack):
         is_begun = files.exists(self._record)
         if is_begun:
             logging.info("Resuming from %s.", self.work_dir)
-        else:  # Work without a record may have another recipe.
+        else:  # Remove work without a record: its recipe may differ.
             files.remove(self.work_dir)
         names = [
             path
@@ -173,7 +173,7 @@ class RunFolder(contextlib.ExitStack):
         self.discard()
 
     def discard(self) -> None:
-        """Removes the record, then the work: work without it is ignored."""
+        """Removes the record, then the work, which no run then reuses."""
         files.remove(self._record)
         files.remove(self.work_dir)
 
@@ -201,7 +201,7 @@ class RunFolder(contextlib.ExitStack):
         found = [each for each in self._find_finished() if each is not None]
         if files.exists(self._record):
             stored = text_files.read_json(self._record)
-            # A record that an earlier version wrote lacks both keys.
+            # Records of an earlier version lack "files" and "recipe".
             names = [
                 x if paths.is_remote(x) else os.path.join(self._folder, x)
                 for x in stored.get("files", [])
@@ -293,7 +293,7 @@ def changes(
     Args:
       before: The earlier recipe.
       now: The recipe now.
-      sources: Name of a hash in the recipe to the path with this hash.
+      sources: Name of each hash in the recipe to the path that was hashed.
     """
     found = []
     for name in {**before, **now}:

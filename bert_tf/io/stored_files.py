@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
     Attributes:
       expected: The values in words, for errors.
-      fits: Returns True for such a value.
+      fits: Returns True for an allowed value.
     """
 
     expected: str
@@ -95,7 +95,7 @@ def optional(kind: Kind) -> Kind:
 
 
 def list_of(kind: Kind) -> Kind:
-    """Returns the kind of lists of values of a kind."""
+    """Returns the kind that allows lists of values of the given kind."""
     return Kind(
         f"a list of which each is {kind.expected}",
         lambda value: (
@@ -107,7 +107,7 @@ def list_of(kind: Kind) -> Kind:
 def object_of(
     required: Mapping[str, Kind], others: Mapping[str, Kind] | None = None
 ) -> Kind:
-    """Returns the kind of objects with all `required` and maybe `others`."""
+    """Returns the kind of objects with `required` and maybe `others` keys."""
     kinds = {**required, **(others or {})}
     words = [f"{key}: {kind.expected}" for key, kind in kinds.items()]
 

@@ -26,7 +26,7 @@ TEXT_COLUMN = "text"
 # The standard library refuses fields of more than 131,072 characters, but texts
 # may be longer, so `read_csv` raises this limit (for the whole process).
 _MAX_FIELD_CHARS = (1 << 31) - 1
-# A .tsv header with one of these suggests a wrong ending: an error mentions it.
+# If a .tsv header has one of these, an error says that .tsv may be wrong.
 _OTHER_SEPARATORS = ",;"
 # In some countries, spreadsheets write one of these in place of the comma. A
 # line such as "sep=;" before the header may name the separator.

@@ -72,8 +72,8 @@ class _AboveBars:
 class _StepFilter(python_logging.Filter):
     """Hides the lines of steps on a terminal, where a bar shows the steps.
 
-    Elsewhere "always" lines are shown, and "sometimes" lines if the last shown
-    line is ten seconds old. "in_file" lines are shown only with --verbosity=1.
+    Without a terminal, all "always" lines are shown, and a "sometimes" line if
+    no line was shown for ten seconds. "in_file" lines need --verbosity=1.
     """
 
     def __init__(self, verbosity: int) -> None:
@@ -107,7 +107,7 @@ def wrap(text: str) -> str:
     wrapped = textwrap.fill(
         line,
         shutil.get_terminal_size().columns,
-        subsequent_indent=" " * 9,  # The width of the time.
+        subsequent_indent=" " * 9,  # As wide as the time before the message.
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -149,7 +149,7 @@ def drop_noise() -> None:
     Call this before TensorFlow is imported. TF_CPP_MIN_LOG_LEVEL below 2 keeps
     all messages.
     """
-    # Without a GPU, TensorFlow logs an error about that; level 3 hides it. The
+    # TensorFlow logs an error if there is no GPU, unless the level is 3. The
     # last message of an aborted process is still logged at level 3.
     has_gpu = any(map(os.path.exists, _GPU_FILES))
     default = "2" if has_gpu else "3"
@@ -158,7 +158,7 @@ def drop_noise() -> None:
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         return
-    # TensorFlow 2.21 logs at any level while these load, so stderr is off.
+    # TensorFlow 2.21 logs at any level while `_LIBRARIES` load: discard stderr.
     libraries = []
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
         stderr = os.dup(2)

@@ -31,7 +31,7 @@ def collect_hashes() -> Iterator[dict[str, str]]:
     A caller that needs the hash need not read the file again.
 
     Yields:
-      Path to hash of the file's bytes, in hexadecimal.
+      A dict from path to hash, in hexadecimal.
     """
     hashes: dict[str, str] = {}
     token = _hashes.set(hashes)

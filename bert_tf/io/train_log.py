@@ -48,7 +48,7 @@ class _Appender(python_logging.StreamHandler):
         super().__init__(stream)
         self.setFormatter(terminal.LineFormatter("%Y-%m-%d %H:%M:%S"))
         self._has_ended = False
-        # The line about the error comes here, too, and would fail again.
+        # Drop later lines: the one that reports the error would fail, too.
         self.addFilter(lambda record: not self._has_ended)
 
     def handleError(self, record: python_logging.LogRecord | None) -> None:  # noqa: N802
@@ -67,7 +67,7 @@ class _Appender(python_logging.StreamHandler):
 
 @contextlib.contextmanager
 def recording() -> Iterator[None]:
-    """Records the log of the block, until `open_in` names a file for it.
+    """Keeps the log of the block in memory until `open_in` is called.
 
     A run that is refused before `open_in` leaves no file.
     """

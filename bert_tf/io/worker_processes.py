@@ -15,13 +15,13 @@ from typing import Any
 
 from bert_tf.errors import WorkerEndedError
 
-# Tasks submitted per process; with only one, a process would wait for the next.
+# Tasks submitted per process: with one, a process would wait between tasks.
 _TASKS_AHEAD = 2
 
 
 @contextlib.contextmanager
 def pool(num_processes: int) -> Iterator[futures.Executor]:
-    """Yields workers that exit with this process, even if it is killed.
+    """Yields workers that exit when this process exits or is killed.
 
     A worker imports only the modules of the functions that it calls.
 

@@ -44,10 +44,10 @@ def _tanh_derivative(x):
     return 1.0 - tanh * tanh
 
 
-# TensorFlow's optimizer orders products with a constant by the operations'
-# names. These differ if layers are calls of one tf.function, so the layers
-# would round differently. The functions _ordered_* fix the order of a graph
-# without functions; some products use MulNoNan, which is never reordered.
+# TensorFlow's optimizer orders products with a constant by operation names. If
+# all layers call one tf.function, the names change, and thus the rounding. So
+# the functions _ordered_* fix the order that the optimizer chooses without such
+# calls. `_ordered_gelu` uses MulNoNan, which the optimizer never reorders.
 _is_in_function = contextvars.ContextVar("is_in_function", default=False)
 
 

@@ -131,7 +131,7 @@ class Embeddings(layers.BertLayer):
     def _positions(self, length):
         """Returns the embeddings of the first positions, <float>[S, H]."""
         if self.for_inference:
-            # Gathered, or TensorFlow Lite would not store the table in int8.
+            # Gather, or else TensorFlow Lite would not store the table in int8.
             return tf.gather(self.position_embeddings, tf.range(length))
         return self.position_embeddings[:length]
 
@@ -156,8 +156,8 @@ class _ConfiguredModel(layers.Configured, keras.Model):
       head_outputs: The names of the outputs of the head; () without a head.
       labels_tokens: True if the labels of the first output are for tokens.
       text_files: File name to contents: vocab.txt, tokenizer.json and task.json
-        of a model directory, which .keras files hold in assets/; empty for
-        models that a constructor made.
+        of a model directory, which .keras files hold in assets/. A model that
+        was not read from files has none.
     """
 
     head_outputs = ()
@@ -401,7 +401,7 @@ class BertWithHead(_ConfiguredModel):
 
 
 def returns_more(arguments):
-    """Returns True if the arguments request more outputs of the encoder."""
+    """Returns True if arguments request optional outputs of `BertModel`."""
     return any(arguments.get(name) for name in _RETURN_FLAGS)
 
 

@@ -1,7 +1,7 @@
 """Dropout with masks that depend on its arguments and on nothing else.
 
-The bit of an element is a hash of the example's seed, the dropout's id in the
-model and the element's position within the example. So the bit is
+The mask's bit for an element is a hash of the example's seed, the dropout's id
+in the model and the element's position within the example. So the bit is
 equal in every batch, micro-batch or replica that holds the example, a resumed
 run repeats it, and the backward pass can draw it again instead of keeping it.
 """
@@ -103,8 +103,8 @@ def draw_mask(shape, rate, keys):
     x = tf.cast(position, tf.uint32)[tf.newaxis, :]
     if keys.shape[-1] == 3:
         x += keys[:, 2:]
-    # The second key enters between the rounds. With one key alone, the mask of
-    # an example would be another mask, with a constant XORed to its positions.
+    # The second key enters between the rounds. With one key alone, masks
+    # of two examples would differ only by a constant XORed to the positions.
     x = tf.bitwise.bitwise_xor(x, keys[:, :1])
     x = _xor_shift(x, 16) * _uint32(_MULTIPLIER_1)
     x = _xor_shift(x, 15) + keys[:, 1:2]

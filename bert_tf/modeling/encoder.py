@@ -24,7 +24,7 @@ from bert_tf.modeling import activations
 from bert_tf.modeling import attention
 from bert_tf.modeling import layers
 
-# An encoder layer has 3 dropouts: attention weights and its two outputs.
+# A layer has 3 dropouts: of attention weights and of the output of each half.
 _DROPOUTS_PER_LAYER = 3
 
 
@@ -85,7 +85,7 @@ class Encoder(layers.BertLayer):
     Returns:
       Two lists with one entry per layer: hidden states <float>[..., H], rows of
       the layout, and attention weights <float>[B, N, S, S], all in the compute
-      dtype. The second may be empty, see `needs_weights`.
+      dtype. The list of weights may be empty, see `needs_weights`.
     """
 
     def __init__(self, config, dropout_id=0, fuse=False, remat=False, **kwargs):
@@ -145,7 +145,7 @@ class Encoder(layers.BertLayer):
         first, *_ = self.encoder_layers
         dropout_ids = [layer.dropout_id for layer in self.encoder_layers]
 
-        # If it inlined the calls, TensorFlow would optimize each layer again.
+        # If TensorFlow inlined the calls, it would optimize every layer anew.
         @tf.function(
             autograph=False, experimental_attributes={"_noinline": True}
         )

@@ -7,10 +7,10 @@ takes `jit`; without it the graph holds plain operations, as exports need, and
 TensorFlow derives the gradient.
 
 The compiled gradients are written by hand. They compute the chain again, which
-costs less than reading stored intermediates, and keep no dropout mask. They
-keep two numbers per normalized row, because XLA sums a row slowly, element by
-element. A separate compiled function sums over rows: in the same function, XLA
-would repeat the loop that makes the rows for each column.
+costs less than reading stored intermediates, and keep no dropout mask. They do
+keep two numbers per normalized row, as XLA takes long to sum a row again. A
+separate compiled function sums over rows: in the same function, XLA would run
+the loop that computes the rows once for each column.
 
 All arithmetic is in float32, whatever the arguments' dtype. `keys` come from
 `dropout.draw_keys`; None means no dropout.

@@ -21,7 +21,7 @@ from bert_tf.modeling import fused
 from bert_tf.modeling import layers
 
 _FOUR = 4
-# Layer combination to the minimum number of encoder layers; others need 1.
+# Minimum number of encoder layers by layer combination; 1 for all others.
 _LEAST_LAYERS = {
     "second_to_last_hidden": 2,
     "weighted_sum_last_four_hidden": _FOUR,

@@ -1,8 +1,8 @@
 """Builds a fused, inference-only copy of a model.
 
-One product computes queries, keys and values; TensorFlow fuses product, bias
-and activation into one operation; everything is computed in one dtype, and
-weights are stored in this dtype. There is no dropout and no gradient.
+One product computes queries, keys and values. TensorFlow fuses product, bias
+and activation into one operation. Everything is computed in one dtype, in which
+weights are stored, too. There is no dropout and no gradient.
 """
 
 from typing import Any

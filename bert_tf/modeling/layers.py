@@ -193,8 +193,8 @@ class Projection(BasicLayer):
     """A matrix product; the caller adds its bias.
 
     The bias belongs to the elementwise chain that follows (see `fused`), so
-    this layer only multiplies, and holds the bias; `affine` also adds it. The
-    kernel is [input width, width] as in `keras.layers.Dense`.
+    a call only multiplies; `affine` also adds the bias. The kernel is
+    [input width, width] as in `keras.layers.Dense`.
 
     Args:
       width: Columns of the kernel.
@@ -208,11 +208,11 @@ class Projection(BasicLayer):
 
     Attributes:
       column_scales: <float32>[width] or None: `affine` divides the kernel's
-        columns by these and multiplies its result by them, so that a quantized
-        kernel can have one scale for all columns.
-      input_scales: <float32>[input width]: `affine` divides the columns of
-        inputs by these and multiplies the kernel's rows, for the same reason;
-        None if and only if `column_scales` is None.
+        columns by these scales and multiplies the columns of its result, so
+        that a quantized kernel can have one scale for all columns.
+      input_scales: <float32>[input width], for the same purpose: `affine`
+        divides the inputs' columns by these scales and multiplies the kernel's
+        rows. None if and only if `column_scales` is None.
       on_rows: None, or a function that `affine` calls with its inputs,
         <float>[..., input width], and its result before the activation,
         <float>[rows, width].
@@ -271,9 +271,9 @@ class Projection(BasicLayer):
             self.bias / columns,
             of_inputs[:, tf.newaxis] / columns,
         )
-        # Scale inputs before the first reshape and rows after the last one:
-        # TensorFlow Lite's converter folds a factor right beside the product
-        # back into the kernel.
+        # Scale inputs before the first reshape and rows after the last reshape:
+        # TensorFlow Lite's converter would fold a factor that is next to the
+        # product into the kernel.
         return self._reshape(rows, inputs) * columns
 
     def _add_bias(self, inputs, bias, factor=None):
@@ -282,8 +282,8 @@ class Projection(BasicLayer):
 
     def _multiply(self, inputs, factor=None):
         """Returns inputs . (kernel * factor), <float>[rows, width]."""
-        # One product of two matrices: a batch of products with the same
-        # kernel is slower, and its gradient sums over the batch afterwards.
+        # Compute one product of two matrices. A batch of products with one
+        # kernel is slower, and its gradient needs a sum over the batch.
         rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
         kernel = tf.cast(self.kernel, self.compute_dtype)
         if factor is not None:
@@ -396,7 +396,7 @@ class ResidualOutput(BertLayer):
     def build(self, inputs_shape, residual_shape=None):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, inputs_shape)
-        # In training this only holds weights: the chain in `call` normalizes.
+        # In training this layer only holds weights; `call` normalizes.
         self.layer_norm = LayerNorm(
             config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
         )

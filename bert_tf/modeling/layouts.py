@@ -9,8 +9,8 @@ that is computed for a token depends on padding, dropout included, so both
 layouts give equal results.
 
 T may be rounded up, because programs are compiled for each T. Rows beyond the
-tokens are positions of padding, computed as in a padded batch; in inference
-they are copies of the first row.
+tokens are positions of padding, computed as in a padded batch. In inference
+these rows are copies of the first row.
 
 Shapes:
   B: batch size.
@@ -66,7 +66,7 @@ def find_tokens(input_mask, for_inference=False):
     has_row = tf.reshape(is_token | is_empty | (tf.range(length) == 0), [-1])
     indices = tf.cast(tf.reshape(tf.where(has_row), [-1]), tf.int32)
     if for_inference:
-        # oneDNN makes and keeps kernels for each number of rows, so round up.
+        # oneDNN makes and keeps kernels for each T, so round T up.
         num_rows = tf.size(indices)
         multiple = tf.where(num_rows < _MANY_ROWS, 1, _MULTIPLE)
         indices = tf.pad(indices, [[0, -num_rows % multiple]])
@@ -99,7 +99,7 @@ def find_tokens_of_parts(input_mask, part_size, step):
     size = part_size * per_example
     is_token = tf.cast(tf.reshape(input_mask, [-1, size]) > 0, tf.int32)
     num_tokens = tf.reduce_sum(is_token, axis=-1, keepdims=True)
-    # Average tokens of an example in the fullest micro-batch, rounded up.
+    # Mean number of tokens per example in the fullest micro-batch, rounded up.
     least = -(-tf.reduce_max(num_tokens) // part_size)
     num_rows = tf.minimum(tf.maximum(-(-least // step), 1) * step, per_example)
     places = tf.where(
@@ -165,11 +165,11 @@ class Padded:
     for_inference: bool = False
 
     def select(self, values):
-        """Returns the rows' values, from values of positions [B, S, ...]."""
+        """Returns the values of rows, given values of positions [B, S, ...]."""
         return values
 
     def select_positions(self, table):
-        """Returns the rows' values, from <float>[S, H] for every sequence."""
+        """Returns the values of rows, given <float>[S, H] for all sequences."""
         return table
 
     def restore(self, rows):
@@ -243,9 +243,9 @@ class Unpadded:
         self._heads_of_rows = (
             self._sequences[:, tf.newaxis] * num_heads + head
         ) * self._length + self._positions[:, tf.newaxis]
-        # Positions without a row read a row of zeros after the last row. In
-        # attention they read the first row, which saves appending zeros: keys
-        # of padding are masked, and the results of its queries are never read.
+        # In `restore`, positions without a row read a row of zeros after the
+        # last row. In attention they read the first row instead: keys of
+        # padding are masked, and results of padding's queries are not read.
         num_rows = tf.size(indices)
         self._places = tf.minimum(places, num_rows)
         self._heads_of_positions = self._find_heads(
@@ -330,8 +330,8 @@ def _gather_both_ways(rows, there, *, back, zeros=0, zeros_back=0):
     Args:
       rows: <float>[rows, width].
       there: <int32>[...], the row of each element of the result.
-      back: <int32>[...], the element of the result that holds each row; of all
-        elements that hold a row, at most this one may have a gradient.
+      back: <int32>[...], for each row an element of the result that holds it.
+        Other elements that hold the same row must not have a gradient.
       zeros: Rows of zeros after the last row, which `there` may name.
       zeros_back: Zeros after the last element, which `back` may name.
 

@@ -26,9 +26,9 @@ from bert_tf.modeling import dropout
 from bert_tf.modeling import heads
 from bert_tf.modeling import layouts
 
-# Fixed in the original, independent of the config (run_classifier.py:601).
+# The dropout before heads; the original fixes it, too (run_classifier.py:601).
 _DROPOUT_PROB = 0.1
-# Units per direction (paper, section 5.3), as GLUE's baselines count them.
+# The BiLSTM size of the paper (5.3), per direction as in GLUE's baselines.
 LSTM_SIZE = 768
 
 
@@ -36,7 +36,7 @@ class BertWithOutputHead(bert_model.BertWithHead):
     """BERT with one linear head, maybe with BiLSTMs under it.
 
     The paper's "randomly initialized BiLSTM on top" (section 5.1) leaves its
-    layers, its units and its outputs open. Here it is one layer that reads
+    layers, its units and its outputs open. Here the BiLSTM is one layer on
     `sequence_output`, with `LSTM_SIZE` units per direction, the width of
     BERT-base. A head for tokens reads the BiLSTM's states. A head for a text
     reads the last states: the first LSTM's at the last token and the second

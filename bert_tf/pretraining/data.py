@@ -35,7 +35,7 @@ from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import unpad as unpadding
 
-# With more readings of its text, a run logs a warning: small models overfit
+# Above 50 readings of its text, a run logs a warning: small models overfit
 # (Muennighoff et al. 2023, "Scaling data-constrained language models").
 _MOST_READINGS = 50
 # The share of padding is estimated from this number of batches.

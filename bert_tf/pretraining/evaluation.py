@@ -16,8 +16,8 @@ from bert_tf.io import progress
 from bert_tf.training import losses
 from bert_tf.training import unpad as unpadding
 
-# An evaluation during training has 64 batches. The pause after it lasts at
-# least 150 seconds, and 40 times its duration, so it costs below 3%.
+# An evaluation during training has 64 batches. The pause after it is at least
+# 150 seconds, and 40 times the evaluation's time, so the cost is below 3%.
 HELD_OUT_BATCHES = 64
 _SECONDS_BETWEEN = 150.0
 _TIMES_ITS_COST = 40.0
@@ -47,8 +47,8 @@ def build_evaluation(
     the mean over the predicted tokens of all evaluated records, each token with
     equal weight (Table 6). Records with more predictions thus count more. For a
     left-to-right model it is the perplexity of the next token.
-    `masked_lm_perplexity_error` is the standard error of the perplexity, as if
-    batches were independent: similar text would change it by about as much.
+    `masked_lm_perplexity_error` is the standard error, as if batches were
+    independent. Similar text would change the perplexity by about this error.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
     all its batches count, and the strategy is the current one. With `unpad`
@@ -87,7 +87,7 @@ def build_evaluation(
         }
 
     def compute(global_step: int) -> dict[str, float | int]:
-        # In float64, as float32 loses small terms in long sums.
+        # Add up in float64, as float32 loses small terms in long sums.
         totals: dict[str, np.float64] = {}
         batches: list[tuple[float, float]] = []
         total = num_batches if num_batches >= 0 else None
@@ -138,7 +138,7 @@ class HeldOut:
         return time.monotonic() >= self._due
 
     def score(self, step: int) -> dict[str, float | int]:
-        """Computes the score, and when the next one is due."""
+        """Computes the score, and the time when the next score is due."""
         start = time.monotonic()
         results = self.evaluate(step)
         seconds = time.monotonic() - start

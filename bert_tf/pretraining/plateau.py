@@ -1,11 +1,11 @@
 """The plateau of pretraining: a model that has learned only token frequencies.
 
-For each [MASK], such a model predicts every token with its frequency. One in
-five predictions has a token instead of [MASK], the correct one or a random one:
-the rarer this token, the more likely it is correct. The model's loss, the
-frequency line, is the entropy of a predicted token given the input token.
+For each [MASK], such a model predicts every token with its frequency. In one of
+five predictions the input is not [MASK], but the correct or a random token. The
+rarer this input is, the more likely it is correct. The model's loss is called
+the frequency line: the entropy of a predicted token given the input token.
 
-With a vocabulary of 2,000 tokens the line is 5.5. Training reaches it within
+With a vocabulary of 2,000 tokens the line is 5.5. The loss reaches it within
 some hundred steps, stays there for millions of tokens, and falls to 4.0 within
 1,000 steps once attention finds the neighbors of a [MASK]. A run that stays
 there has learned no language, though nothing fails.
@@ -30,7 +30,7 @@ _AVERAGED_STEPS = 50
 # A healthy run leaves the plateau after 10 million tokens: wait for twice that.
 _PATIENCE_TOKENS = 20e6
 _PATIENCE_SHARE = 0.2
-# Without Adam's bias correction, about this many first updates are too large.
+# Without Adam's bias correction, about the first 1,000 updates are too large.
 _UNCORRECTED_STEPS = 1000
 # A good peak learning rate is _RATE / hidden size: 2e-3 for 128.
 _RATE = 0.25
@@ -83,7 +83,7 @@ def sample(
     masked = 1.0
     replaced = replacements.sum() / total
     if not left_to_right:
-        masked = replacements.max() / total  # The most frequent is [MASK].
+        masked = replacements.max() / total  # [MASK] is the most frequent.
     loss = frequency_loss(
         counts, masked, 1.0 - replaced, max(replaced - masked, 0.0)
     )
@@ -96,9 +96,9 @@ def frequency_loss(
     """Returns the entropy of a token given the token in its place, in nats.
 
     Let p be the frequencies of n tokens. With probability `same` p(x), the
-    model sees a correct token x; with `random` p(y) / n, it sees x but y is
-    correct. So if it sees x, the probability of y is `random` p(y) / (n `same`
-    p(x) + `random`), and x has the rest.
+    input is x and correct; with probability `random` p(y) / n, the input is x
+    but y is correct. So given x, the probability of y is `random` p(y) /
+    (n `same` p(x) + `random`), and x has the rest.
 
     The entropy estimated from N draws of k tokens is too small by (k - 1) / 2N
     (Miller 1955, "Note on the bias of information estimates").
@@ -135,7 +135,7 @@ class Watch:
       text: The sample of its records.
       width: `hidden_size` of the model.
       step: Steps done before this process.
-      tokens: Tokens of these steps; None assumes the batches of the flags.
+      tokens: Tokens of those steps; None computes them from the flags.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Watch:
         step: int = 0,
         tokens: int | None = None,
     ) -> None:
-        # A line of 0 means that each token is seen: there is nothing to learn.
+        # A line of 0 means that every token is visible: nothing is learned.
         self.line = text.frequency_loss or math.nan
         self._config = config
         self._text = text
@@ -175,7 +175,7 @@ class Watch:
     def add_held_out(self, masked_lm_loss: float) -> None:
         """Stores the loss on held-out records."""
         self._held_out = masked_lm_loss
-        # Compare now: later training losses are those of a better model.
+        # Compare now: training losses of later steps are of a better model.
         has_left = self._has_left(self._loss)
         self._remembers = has_left and not self._has_left(masked_lm_loss)
 

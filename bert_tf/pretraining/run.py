@@ -143,16 +143,16 @@ class _PretrainingTrainer(Trainer):
     def build(
         self, checkpoint: Checkpoint | None
     ) -> tuple[TrainingStep, TrainerConfig]:
-        """Builds the model with new weights, or with --init_checkpoint."""
+        """Builds the model with new weights, or those of --init_checkpoint."""
         config = self._flags
         metadata = checkpoint.metadata if checkpoint else {}
         self._earlier_devices = metadata.get("devices", {})
-        if not self._is_new_phase:  # New records need a new choice.
+        if not self._is_new_phase:  # A new phase makes a new choice.
             self._unpad = metadata.get("unpad")
         self._start = metadata.get("initial_weights", {})
         self._tokens_before = metadata.get("tokens_seen")
         if config.do_eval:
-            # Read it now, so that errors in the data come before training.
+            # Read the input now, so that its errors come before training.
             self._eval_input = pretraining_input.build_evaluation_input(
                 config,
                 metadata.get("vocabulary_hash")
@@ -516,7 +516,7 @@ class _PretrainingTrainer(Trainer):
         except UserError as error:
             if not config.do_train:
                 raise
-            # Do not stop: the model is more important, and is written next.
+            # Continue, because the model is more important and is written next.
             logging.error("%s", error)
 
 
@@ -607,7 +607,7 @@ def _plan(
         sizes = range(1, max(1, min(whole, most)) + 1)
         # Too large a size is no error: `TrainingStep.recover` halves it.
         micro = max(size for size in sizes if whole % size == 0)
-        # Keep the size of the interrupted run: another would round differently.
+        # Keep the interrupted run's size: another size would round differently.
         if preferred_micro_batch and whole % preferred_micro_batch == 0:
             micro = preferred_micro_batch
     else:

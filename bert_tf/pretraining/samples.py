@@ -1,7 +1,7 @@
 """Sentences with a masked word, filled in before and after training.
 
 The sentences come from the first records with a suitable word, so they are in
-the user's language. A file keeps them with the predictions of the initial
+the user's language. A file holds the sentences and predictions of the initial
 weights, so a resumed run can still compare.
 """
 
@@ -30,7 +30,7 @@ _FEWEST, _MOST = 8, 25
 
 
 def choose(dataset: tf.data.Dataset, vocabulary: Vocabulary) -> list[Any]:
-    """Returns the first suitable sentences, each with another masked word."""
+    """Returns the first suitable sentences, with different masked words."""
     found: dict[str, Any] = {}
     for batch in dataset.take(50).as_numpy_iterator():
         is_masked = batch["masked_lm_weights"] > 0
@@ -59,7 +59,7 @@ def choose(dataset: tf.data.Dataset, vocabulary: Vocabulary) -> list[Any]:
 
 def _find_window(tokens: Sequence[str], i: int) -> tuple[int, int]:
     """Returns the bounds of the words around token i; i, i if it is no word."""
-    # Marks ("M") count, because they are vowels in some scripts.
+    # Marks ("M") count as letters, because some scripts write vowels as marks.
     is_word = all(unicodedata.category(x)[0] in "LM" for x in tokens[i])
     if not is_word or tokens[i + 1].startswith(CONTINUATION):
         return i, i
@@ -82,7 +82,7 @@ def fill_in(
     model: keras.Model,
     chosen: list[Any] | None = None,
 ) -> None:
-    """Writes the likeliest words, as "before" if `chosen`, else as "after"."""
+    """Writes predicted words: "before" if `chosen` is given, else "after"."""
     path = os.path.join(output_dir, FILE)
     samples = _read(path) if chosen is None else chosen
     if not samples or vocabulary is None:
@@ -95,7 +95,7 @@ def fill_in(
     ids = tf.ragged.constant(rows, tf.int32, ragged_rank=1)
     inputs = packing.pack(ids, None, longest, vocabulary)
     inputs["masked_lm_positions"] = tf.constant(columns)
-    # Call it in a function: eager calls count as retracing of each chain.
+    # Call the model in a function: eager calls count as retracing its chains.
     outputs = tf.function(lambda: model(inputs), autograph=False)()
     probs = tf.nn.softmax(tf.cast(outputs["masked_lm_logits"][:, 0], "float32"))
     probs = masking.without_blank_rows(probs, vocabulary)

@@ -45,7 +45,7 @@ class Pieces(NamedTuple):
     Attributes:
       between: <string>[P], "" in place of matches.
       rows: <int64>[P], the index of each piece's text.
-      is_match: <bool>[P].
+      is_match: <bool>[P], true for added tokens.
       ids: <int32>[P], the id of each match.
       starts: <int32>[P], the first byte of each piece in its text.
       ends: <int32>[P], the end of each piece, exclusive.
@@ -70,7 +70,7 @@ class Pieces(NamedTuple):
         """Joins the values of pieces into the values of texts, in order.
 
         Args:
-          between: Ragged [P, None], the values of text; none for matches.
+          between: Ragged [P, None], the values of each text; matches have none.
           matches: [P], the value of each match; ignored for text.
 
         Returns:
@@ -95,9 +95,9 @@ class Matcher:
     Args:
       tokens: Rows of `Vocabulary.added_tokens`, [K].
       patterns: The string to find for each token, [K]; "" finds nothing. If
-        patterns are equal, the first wins (in transformers, chance decides).
+        patterns are equal, the first token wins; in transformers, any may win.
       is_normalized: Whether the texts are results of `normalizer.Normalizer`:
-        Chinese characters then count as if between spaces.
+        Chinese characters are then words, as if between spaces.
     """
 
     def __init__(

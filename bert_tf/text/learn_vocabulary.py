@@ -3,7 +3,7 @@
 tensorflow_text's learner finds the wordpieces above a given minimum frequency.
 This module adds an alphabet that has no unused entries and may exceed 1,000
 characters, and a fast search for the frequency that gives the requested size.
-It fills the vocabulary up to exactly this size.
+More wordpieces or unused entries fill the vocabulary up to exactly this size.
 """
 
 import collections
@@ -215,7 +215,7 @@ def choose_alphabet(
         )
         if covered >= needed and not is_worthwhile:
             break
-        if char.isspace():  # U+2028: the original reads such a line as empty.
+        if char.isspace():  # A line of U+2028 is empty in the original.
             continue
         covered += count
         if char in statistics.starts:
@@ -278,7 +278,7 @@ def _search(
     if not words or not room:
         return 0, [], []
     frequencies = [count for _, count in words]  # Largest first.
-    # Nothing occurs this often: no wordpieces, which fit into any room.
+    # No wordpiece occurs this often, so this threshold gives no wordpieces.
     above = sum(len(word) * count for word, count in words) + 1
     below = 0  # Gives too many wordpieces.
     fitting: list[str] = []
@@ -320,7 +320,7 @@ def _guess(
     if num_below:
         return math.ceil(below * num_below / target)
     if num_above:
-        # At least a tenth lower: the search needs a threshold below `above`.
+        # Lower the threshold by at least a tenth: it must be below `above`.
         return math.floor(above * min(num_above / target, 0.9))
     return (below + above) // 2
 

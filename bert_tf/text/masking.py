@@ -31,7 +31,7 @@ class DynamicMasking:
 
     Attributes:
       vocab_size: Number of tokens; a random replacement may be any of them.
-      token_ids: The ids of these tokens; None means 0 to `vocab_size` - 1.
+      token_ids: The ids of all tokens; None means 0 to `vocab_size` - 1.
       cls_id: Id of [CLS], which is never masked.
       sep_id: Id of [SEP], which is never masked.
       mask_id: Id of [MASK].

@@ -7,17 +7,17 @@ instead of becoming spaces, "ß" stays, and lower-casing and accent stripping ar
 separate. Bytes that are not UTF-8 vanish as with errors="ignore" in Python.
 
 One rule depends on context: a capital sigma at the end of a word becomes "ς".
-The table keeps the sigma, and a `Rule` replaces it in the table's output. There
-the characters that the original drops before lower-casing are gone, so they
+The table keeps the sigma, and a `Rule` replaces it in the table's output. This
+output lacks the characters that the original drops before lower-casing, so they
 cannot hide the end of a word. TensorFlow Lite has no operators for rules, so
 for TensorFlow Lite the table itself can lower-case the sigma.
 
 A fifth table implements `config.ASCII_LOWER`, the rules of MediaPipe and of the
 TensorFlow Lite Task Library (bert_preprocessor_calculator.cc and
 bert_tokenizer.cc of MediaPipe): ASCII becomes lower case, nothing is stripped
-or dropped, and a NUL ends the text. Only ASCII white space separates words.
-Other characters that the WordPiece operator treats as white space become NUL,
-which no token contains, so the word is [UNK], as in MediaPipe.
+or dropped, and a NUL in the input ends the text. Only ASCII white space
+separates words. Other characters that the WordPiece operator treats as white
+space become NULs after that. No token has a NUL, so their word is [UNK].
 """
 
 import functools
@@ -119,7 +119,7 @@ def swap_stand_ins(token: str) -> str:
     """Returns a token as it appears in normalized text.
 
     Stand-ins in the token itself become the characters that they stand for.
-    These never occur in normalized text, so no text matches such a token.
+    Normalized text has no such characters, so no text matches the token.
     """
     if token.isascii() and token.isprintable():
         return token  # Most tokens.
@@ -142,8 +142,8 @@ def lower_sigma_in_table(table: bytes) -> bytes:
 def cpu_constant(buffer: bytes) -> tf.Tensor:
     """Returns <uint8>[len(buffer)] on the CPU, outside of any graph.
 
-    A SavedModel then stores it once for all functions, and it is on the device
-    of the string operators that read it.
+    A SavedModel then stores the constant once for all functions. The string
+    operators that read the constant run on the CPU, too.
     """
     with tf.init_scope(), tf.device("CPU:0"):
         return tf.constant(np.frombuffer(buffer, np.uint8))
@@ -247,7 +247,7 @@ class Normalizer(tf.Module):
         )
 
     def cut(self, text: tf.Tensor) -> tf.Tensor:
-        """Cuts texts at the first NUL if the rules do so, <string>[n]."""
+        """Cuts texts at the first NUL for ASCII_LOWER, <string>[n]."""
         if self._is_original:
             return text
         return tf.strings.regex_replace(text, r"\x00\C*", "")

@@ -3,7 +3,7 @@
 Exported models and `pack` make padded rows. Featurizing makes rows without
 padding; each batch pads its rows once.
 
-Padded rows are built without intermediate ragged tensors: that takes a tenth of
+Padded rows are built without ragged tensors in between. This takes a tenth of
 the operators, so an exported graph with several signatures stays small.
 
 Shapes:
@@ -144,7 +144,7 @@ def pack_to_bucket(
 def find_segments(
     tokens: Sequence[tf.RaggedTensor],
 ) -> tuple[Segments, tf.Tensor]:
-    """Returns one segment for each of `tokens`, and P, <int32>[].
+    """Returns the segments of `tokens`, and P, <int32>[].
 
     Each of `tokens` is ragged <int32>[R, None]. The P tokens are all tokens of
     the first tensor, then all tokens of the second. The tensors [[1, 2], [3]]
@@ -201,7 +201,7 @@ def lay_out(
       UserError: If the last bucket leaves no room for a token.
     """
     kept, total = _truncate_rows(segments, buckets[-1], truncate)
-    # The maximum of an empty batch, the smallest int32, means the first bucket.
+    # An empty batch's maximum is the smallest int32, so the first bucket fits.
     length = choose_length(tf.reduce_max(total), buckets)
     position = tf.range(length)[tf.newaxis]
     index = _find_tokens(segments, kept, num_tokens, position, _column)
@@ -232,7 +232,7 @@ def lay_out_ragged(
     kept, total = _truncate_rows(segments, max_seq_length, truncate)
 
     def repeat(values):
-        # NumPy, because tf.repeat and tf.gather take 30 times as long.
+        # Use NumPy, because tf.repeat and tf.gather take 30 times as long.
         is_one = isinstance(values, int)
         return values if is_one else np.repeat(values.numpy(), total.numpy())
 

@@ -1,9 +1,9 @@
 """WordPiece tokenization in the graph, with exactly the original's tokens.
 
-Normalization and WordPiece are one operator each, from tensorflow_text 2.12 or
-later; core TensorFlow operators between them implement the remaining rules of
-the original. No lookup table or asset is needed. WordPiece takes the longest
-token that fits, again and again: "unaffable" becomes un, ##aff, ##able.
+Normalization and WordPiece are one operator each, of tensorflow_text 2.12 or
+later. Between these two, core TensorFlow operators implement the remaining
+rules of the original. No lookup table or asset is needed. WordPiece always
+takes the longest token that fits: "unaffable" becomes un, ##aff, ##able.
 """
 
 import functools
@@ -32,9 +32,9 @@ _MAX_BYTES_PER_WORD_ON_DEVICE = 100
 # RE2 for one character of a word in normalized text.
 _IN_WORD = rf"[^{normalizer.SEPARATORS}{normalizer.SINGLES}]"
 
-# Special tokens in the text pass through the operators as characters that no
-# text has: reserved code points of a CJK block, so each of them is a word. The
-# stand-in of [UNK] is no token, so WordPiece returns the id of [UNK] for it.
+# Special tokens in the text become stand-ins, which no text has: reserved code
+# points of a CJK block, so each is a word. The vocabulary has no token for the
+# stand-in of [UNK], so WordPiece returns [UNK] for it, as for unknown words.
 _STAND_INS = {
     vocabulary_lib.UNK: "\U0002ceaa",
     vocabulary_lib.PAD: "\U0002ceab",
@@ -103,7 +103,7 @@ class BertTokenizer(tf.Module):
         tokens, added = list(vocabulary.tokens), vocabulary.added_tokens
         for token in added:
             tokens[token["id"]] = token["content"]
-        # Eager, so a SavedModel stores each tensor once; see `cpu_constant`.
+        # A SavedModel stores each eager tensor only once; see `cpu_constant`.
         with tf.init_scope(), tf.device("CPU:0"):
             self._wordpiece = _build_wordpiece(
                 vocabulary,
@@ -272,7 +272,7 @@ class BertTokenizer(tf.Module):
         self,
     ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
         """Returns matchers for raw texts and for normalized texts."""
-        # Special tokens first: if contents are equal, they win (transformers).
+        # As in transformers, special tokens win over others of equal content.
         added = sorted(
             self.vocabulary.added_tokens, key=lambda x: not x["special"]
         )
@@ -298,7 +298,7 @@ class BertTokenizer(tf.Module):
     def _cut(
         self, text: tf.Tensor
     ) -> tuple[added_tokens.Pieces, added_tokens.Pieces, tf.RaggedTensor]:
-        """Cuts texts at added tokens, and normalizes between them.
+        """Cuts texts at added tokens, and normalizes the text between them.
 
         Returns:
           `outer`, the pieces of the texts; `inner`, the pieces of the
@@ -344,7 +344,7 @@ class BertTokenizer(tf.Module):
         return self._hide_specials(self._normalizer.cut(text))
 
     def _word_rules(self) -> list[normalizer.Rule]:
-        # MediaPipe limits the bytes of a word, as the operator itself can do.
+        # For MediaPipe the operator itself limits a word's bytes: add no rule.
         if self.normalization == ASCII_LOWER:
             return []
         return [_long_word_rule(self.max_input_chars_per_word)]
@@ -357,7 +357,7 @@ class BertTokenizer(tf.Module):
         """
         if not self.preserve_special_tokens:
             return text
-        # Otherwise a stand-in in the text itself would become a special token.
+        # Turn the text's stand-ins into [UNK], or they would be special tokens.
         text = tf.strings.regex_replace(
             text,
             f"[{''.join(_STAND_INS.values())}]",
@@ -509,7 +509,7 @@ def _build_wordpiece(
             token_out_type=tf.int32,
             unknown_token=vocabulary_lib.UNK,
         )
-    except RuntimeError as error:  # For example, only special tokens.
+    except RuntimeError as error:  # For example, all are special tokens.
         raise UserError(
             f"{vocabulary.source} must hold wordpieces of texts, too; copy it "
             f"again. Received: {vocabulary.tokens[:8]}."
@@ -556,16 +556,16 @@ def _map_offsets(
     """Maps offsets into normalized text to offsets into the original.
 
     `sources` has the offset in the original text of each normalized byte, and
-    of the end. If "Ä b" became "a b", `sources` is [0, 2, 3, 4], and the token
-    "a" from 0 to 1 becomes the bytes from 0 to 2.
+    of the end. If "Ä b" became "a b", `sources` is [0, 2, 3, 4]. The offsets
+    0 and 1 of the token "a" become 0 and 2.
     """
     flat = tf.cast(sources.flat_values, tf.int32)
     first_byte = tf.gather(sources.row_starts(), starts.value_rowids())
     start_byte = first_byte + tf.cast(starts.flat_values, tf.int64)
     last_byte = first_byte + tf.cast(ends.flat_values, tf.int64) - 1
     # All bytes made from one character have the same source. A token ends where
-    # the next character with any output begins, which is the next change of the
-    # source, so the changes are numbered. The end of a text is a change, too.
+    # the next character that has output begins: at the next change of the
+    # source. So number the changes. The end of a text is a change, too.
     changes = tf.concat([[True], flat[1:] != flat[:-1]], 0)[: tf.size(flat)]
     number = tf.cumsum(tf.cast(changes, tf.int32)) - 1
     source_of_number = tf.boolean_mask(flat, changes)

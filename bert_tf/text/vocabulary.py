@@ -27,7 +27,7 @@ CLS = "[CLS]"
 SEP = "[SEP]"
 MASK = "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
-# Without [PAD], 0 pads, as in the original. Only pretraining needs [MASK].
+# [PAD] is optional: id 0 then pads. Only pretraining needs [MASK].
 _REQUIRED = (UNK, CLS, SEP)
 
 # Prefix of a token that continues a word.
@@ -55,14 +55,14 @@ class Vocabulary:
 
     Source: load_vocab (tokenization.py:121-133 of the original). As in the
     original, an empty line takes up an id, and a repeated token has the id of
-    its last line. No text gets the id of an empty or earlier line. White space
-    at the ends of any other line, which the original strips, is an error.
+    its last line. Empty and earlier lines have ids that no text gets. White
+    space at the ends of a token, which the original strips, is an error.
 
     Attributes:
       tokens: The lines; the position is the id.
       token_ids: The ids of the rows that have a token, ascending.
       added_tokens: Tokens added in transformers, as `added_token` returns them.
-        `tokens` has these, too, or "" for a token that no line can hold.
+        `tokens` has these, too, with "" for a token that no line can hold.
       source: Origin of the tokens for errors: a path or "the vocabulary".
       pad_id: The id of [PAD], or 0, as in the original.
       unk_id: The id of [UNK]; `cls_id`, `sep_id`, `mask_id` likewise.
@@ -84,7 +84,7 @@ class Vocabulary:
         self.added_tokens = tuple(added_tokens)
         self._ids: dict[str, int] = {}
         for index, token in enumerate(self.tokens):
-            if not _PLAIN.fullmatch(token):  # Checking all takes seconds.
+            if not _PLAIN.fullmatch(token):  # Checking every token is slow.
                 if token.isascii() and not token.strip(" \t"):
                     continue
                 _check_token(token, f"{source}, line {index + 1}")
@@ -299,8 +299,8 @@ def _check_token(token: str, where: str) -> None:
     stripped = token.strip()
     if stripped == token:
         return
-    # A token may be non-ASCII white space alone, as U+2028 in line 344 of
-    # bert-base-chinese. No text matches it, but later tokens keep their ids.
+    # A token may be non-ASCII white space, as U+2028 is in bert-base-chinese.
+    # Without its line, which no text matches, later tokens would change ids.
     visible = stripped.removeprefix(CONTINUATION)
     if visible or token.removeprefix(CONTINUATION).isascii():
         raise UserError(

@@ -19,7 +19,7 @@ class Windows(NamedTuple):
     """The windows of texts.
 
     Attributes:
-      segments: The tokens of each window; W is R of `packing`.
+      segments: The tokens of each window; W is the R of `packing.Segments`.
       texts: <int64>[W], ascending, the index of each window's text.
       lost: <int32>[N], the number of tokens that are in no window.
     """
@@ -47,8 +47,8 @@ def cut(
       tokens: One or two ragged <int32>[N, None], as for
         `packing.find_segments`.
       max_seq_length: Maximum tokens of a window, special tokens included.
-      doc_stride: Distance between the starts of windows. If it would skip
-        tokens, the next window starts right after the previous one.
+      doc_stride: Distance between the starts of windows. If this would
+        skip tokens, the next window starts right after the previous one.
     """
     whole_texts, _ = packing.find_segments(tokens)
     length_a = whole_texts[0][1]
@@ -59,7 +59,7 @@ def cut(
     room = tf.maximum(room, 1)
     kept_a, kept_b = packing.truncate([length_a, length_b], room)
     cuts_b = length_b >= length_a
-    # The number of tokens of the cut segment that fit into a window.
+    # How many tokens of the segment that is cut fit into a window.
     shown = tf.where(cuts_b, kept_b, kept_a)
     whole = tf.where(cuts_b, length_b, length_a)
     # The inner min changes no window: it keeps huge strides within int32.

@@ -78,7 +78,7 @@ def cut(
       num_texts: <int64>, B.
       room: The maximum number of tokens in a window.
       stride: The maximum distance in tokens between the starts of two windows.
-        None for one window per text; the words after it are in no window.
+        None means one window per text; words after it are in no window.
     """
     lengths = tokens.row_lengths()
     numbers = tf.where(lengths > 0)  # <int64>[V, 1]
@@ -110,9 +110,9 @@ def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
     """Returns <int64>[R], ascending, the first word of each window.
 
     The start of a window depends on the start of the previous window. So
-    `following` has, for a window that begins with each word, the word that
-    begins the next one. Steps of 1, 2, 4, ... windows from a text's first word
-    then find all words that begin windows.
+    `following[i]` is computed for each word i: if word i began a window, word
+    `following[i]` would begin the next window. Steps of 1, 2, 4, ... windows
+    from a text's first word then find all words that begin windows.
     """
     count = tf.size(words.texts, tf.int64)
     # The value `count` means that no window follows.
@@ -133,7 +133,7 @@ def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
     is_first = tf.concat(
         [[True], words.texts[1:] != words.texts[:-1], [False]], 0
     )
-    # Without words, this drops the leading True.
+    # Without words, the slice drops the leading True.
     reached = tf.cast(is_first[-tf.size(following) :], tf.int32)
 
     def step(reached, following):

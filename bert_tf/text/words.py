@@ -28,7 +28,7 @@ _LETTER = r"[^\W\d_]"
 _CHUNKS = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
 # "U.S." and the "W." of a name keep their full stops.
 _ABBREVIATION = re.compile(rf"(?:{_LETTER}\.){{2,}}|[A-Z]\.")
-# "@name" and "#topic" are words in corpora of social media.
+# "@name" and "#topic" are single words, as in corpora of social media.
 _HANDLE = re.compile(r"[@#]\w")
 
 _NUM_CODE_POINTS = sys.maxunicode + 1
@@ -192,8 +192,8 @@ def _trim_chunks(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Strips punctuation off both ends of each chunk.
 
-    Returns starts and ends <int32>[C], indices of characters; they are equal
-    where nothing remains.
+    Returns starts and ends <int32>[C], indices of characters. Start and end are
+    equal where nothing remains.
     """
     count = tf.reduce_sum(tf.cast(is_first, tf.int32))
     index = tf.range(tf.size(chunks))

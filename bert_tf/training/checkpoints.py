@@ -3,7 +3,7 @@
 A checkpoint is a TF1 checkpoint, as in the original, and a JSON file. The files
 are `model.ckpt-<step>.index`, `.data-00000-of-00001` and, written last,
 `.json`, which has the run's identity, state that is no tensor, and hashes of
-the other two. The file `checkpoint` names the newest one for other programs.
+the other two. For other programs, a file `checkpoint` names the newest prefix.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class Checkpoint:
       prefix: The path without the suffixes of the files.
       tensors: Name to value, in the original's names.
       metadata: The JSON of `save`; empty if another program wrote it.
-      sha256: The hashes of its files; empty if another program wrote it.
+      sha256: Hashes of the files; empty if another program wrote them.
     """
 
     step: int
@@ -87,8 +87,8 @@ class CheckpointStore:
     ) -> bool:
         """Writes a checkpoint and removes the oldest ones.
 
-        If it cannot be written, for instance because the disk is full, an
-        error is logged and the earlier checkpoints stay.
+        If the checkpoint cannot be written, as on a full disk, an error is
+        logged and the earlier checkpoints stay.
 
         Returns:
           True if the checkpoint was written or is another worker's to write.
@@ -104,7 +104,7 @@ class CheckpointStore:
             files.write_json(_sidecar(prefix), written)
             self._write_state_file()
         except _WRITE_ERRORS as error:
-            # Keep an earlier checkpoint of this step: it is as good.
+            # Remove incomplete files, but keep a complete earlier checkpoint.
             if earlier is not None and step not in earlier:
                 with _log_failure("The incomplete files could not be removed"):
                     self._remove(step)
@@ -176,7 +176,7 @@ class CheckpointStore:
         return os.path.join(self.folder, f"model.ckpt-{step}")
 
     def _list(self) -> list[str]:
-        # Do not check first: the chief may remove the folder in between.
+        # Catch the error: the chief may remove the folder after any check.
         try:
             return tf.io.gfile.listdir(self.folder)
         except tf.errors.NotFoundError:
@@ -222,7 +222,7 @@ class CheckpointStore:
         ]
         state = checkpoint_state_pb2.CheckpointState(
             model_checkpoint_path=names[0],
-            # The oldest first, as TensorFlow writes them.
+            # List the oldest first, as TensorFlow does.
             all_model_checkpoint_paths=reversed(names),
         )
         files.write_text(os.path.join(self.folder, "checkpoint"), str(state))

@@ -1,7 +1,7 @@
 """The losses of pretraining and of tasks, as sums and their normalization.
 
 A step may be split over replicas and micro-batches with different numbers of
-masked tokens, so no part of it can divide by its own count. Every part computes
+masked tokens, so no part may divide by its own count. Every part computes
 sums, and all parts divide by the counts of the whole step. Sums of 2 over 2
 tokens and 12 over 6 tokens give (2 + 12) / 8 = 1.75, not (1 + 2) / 2. Blank
 rows, which only fill up a share (bert_tf/distribute/batches.py), do not count.
@@ -36,8 +36,8 @@ SLOPES = "slopes"
 
 def overwrites_logits() -> bool:
     """Returns whether the masked-LM loss reuses the memory of the logits."""
-    # Accelerators use `compared_cross_entropy`: it is fused and deterministic
-    # there, unlike their kernel of the raw operation.
+    # Accelerators use `compared_cross_entropy`. There it is fused and
+    # deterministic, unlike the kernel of the raw operation.
     return not any(map(tf.config.list_logical_devices, ("GPU", "TPU")))
 
 
@@ -83,7 +83,7 @@ def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 def _are_correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns <float32>[...]: 1 where the largest logit is the label's."""
-    predictions = tf.argmax(logits, axis=-1)  # int64, as above.
+    predictions = tf.argmax(logits, axis=-1)  # A GPU compares int64 itself.
     return tf.cast(predictions == tf.cast(labels, tf.int64), tf.float32)
 
 
@@ -155,7 +155,7 @@ class Objective(abc.ABC):
       inputs: Names of the features that the model reads.
       sums: Names of the values that `compute_sums` returns.
       metrics: Names of the values that `normalize` returns, `loss` included.
-      variables: Name to variable, trained and saved, but not in the model.
+      variables: Name to variable, for trained variables outside of the model.
       coupled: The output that the loss of a row also reads from other rows, as
         with in-batch negatives; or None.
     """
@@ -276,7 +276,7 @@ class TaskObjective(Objective):
     Args:
       task: The task.
       sample_weight: A weight for each row that `compute_sums` gets, or for each
-        label, <float32>[B, ...]. The sums are weighted, `count` is not.
+        label of these rows, <float32>[B, ...]. `count` ignores the weights.
     """
 
     inputs = ("input_ids", "input_mask", "segment_ids")
@@ -295,7 +295,7 @@ class TaskObjective(Objective):
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         if COUPLED_LOSS in rows:
-            # The product itself cancels; only its gradient, SLOPES, remains.
+            # `product` cancels out; only its gradient, SLOPES, remains.
             product = tf.reduce_sum(outputs[self.coupled] * rows[SLOPES])
             value = tf.reduce_sum(rows[COUPLED_LOSS])
             return {"loss_sum": value + product - tf.stop_gradient(product)}

@@ -75,7 +75,7 @@ class MetricsLog:
 
     Args:
       start_step: Steps done before. Lines of later steps, which a killed run
-        may have written and which will be written again, are removed.
+        may have left, are removed, because these steps run again.
     """
 
     def __init__(self, output_dir: str, start_step: int = 0) -> None:

@@ -46,9 +46,9 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       num_train_steps: The step at which the rate reaches 0.
       num_warmup_steps: Steps of the warm-up.
       first_step: The step at which the schedule begins, for the second phase of
-        a run: the step count continues, and other arguments count from there.
-      num_decay_steps: The number of last steps, in which the rate decays;
-        before, it is constant. None means all steps.
+        a run. The other arguments count steps from this step.
+      num_decay_steps: How many steps at the end decay the rate, which is
+        constant before. None means all steps.
 
     Call arguments:
       step: <int64>[], updates done before this one.
@@ -152,7 +152,7 @@ def update(
     mean, mean_square = m, v
     if rule.bias_correction:
         count = tf.cast(step, tf.float32) + 1.0
-        # expm1, because 1 - 0.999 has only four good digits in float32.
+        # Use expm1: 1 - 0.999 has only four correct digits in float32.
         mean = m / -tf.math.expm1(count * math.log(rule.beta_1))
         mean_square = v / -tf.math.expm1(count * math.log(rule.beta_2))
     change = mean / (tf.sqrt(mean_square) + rule.epsilon)
@@ -179,7 +179,7 @@ def guarded_update(rule: UpdateRule, jit: bool = True):
       jit: Whether XLA fuses the update into one pass over memory.
     """
 
-    # Many shapes share this function; reduce_retracing would make them unknown.
+    # Weights of many shapes call it: reduce_retracing would drop the shapes.
     @tf.function(
         jit_compile=jit or None, autograph=False, reduce_retracing=False
     )
@@ -198,14 +198,14 @@ def guarded_update(rule: UpdateRule, jit: bool = True):
 
 @functools.cache
 def _shared_update(rule: UpdateRule, dtype: tf.DType):
-    """Returns a function that updates variables of all shapes, by handles.
+    """Returns a function that updates variables of any shape, by handles.
 
     With a separate graph for each of hundreds of weights, updates would take
     half of the train step of `fit`, and half of the time before the first step.
     """
     gradient, rate = (tf.TensorSpec(shape, dtype) for shape in (None, []))
 
-    # If it inlined the calls, TensorFlow would optimize each of them again.
+    # If TensorFlow inlined the calls, it would optimize every call by itself.
     @tf.function(
         input_signature=[
             [tf.TensorSpec([], tf.resource)] * 3,
@@ -245,7 +245,7 @@ def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:
     """
     if clip_norm is None:
         return tf.ones_like(norm)
-    # The arithmetic of tf.clip_by_global_norm, for equal rounding.
+    # Compute like tf.clip_by_global_norm, so that the rounding is equal.
     return clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm)
 
 

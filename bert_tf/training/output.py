@@ -31,7 +31,7 @@ LEARNING_CURVES_FILE = "learning_curves.png"
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
-# The panels of learning curves: metric, title and factor.
+# The panels of learning curves: metric, title, and factor of the values.
 PRETRAINING = (
     ("loss", "Loss", 1),
     ("masked_lm_loss", "Masked-LM loss", 1),
@@ -48,8 +48,8 @@ _FINETUNING = (
     ("tokens_per_second", "Tokens per second", 1),
 )
 
+_PREDICTIONS = "_predictions.jsonl"  # Follows the name of a split.
 # Files that `print_report` lists if they exist, with a description.
-_PREDICTIONS = "_predictions.jsonl"
 _FILES = (
     (model_directory.MODEL_FOLDER, "the model, for every script"),
     ("eval_results.json", "scores"),
@@ -260,9 +260,9 @@ def measured_panels(
 ) -> list[reports.Panel]:
     """Returns the panels for the metrics that fine-tuning measured.
 
-    Metrics of training have panels. So have metrics of evaluations, after two
-    or more evaluations, except constant metrics, such as the count `total` of
-    SQuAD. If all of these are constant, all have panels.
+    Each metric of training has a panel. After two or more evaluations, each
+    evaluation metric that varies has one, too; SQuAD's count `total` does not
+    vary. If no evaluation metric varies, all of them have panels.
     """
     panels = [
         panel

@@ -2,7 +2,7 @@
 
 A step is split over replicas and, within a replica, over micro-batches. The
 counts of the whole step are summed first, so that the losses of all parts add
-up to the loss of the whole step; then gradients are summed, clipped once and
+up to the loss of the whole step. Then gradients are summed, clipped once and
 applied once. Each replica updates its own copy of the weights, which stay
 equal. On TPUs, and on several GPUs with `--xla=on`, a replica's program
 includes the sums over replicas. Elsewhere all replicas wait for each sum.
@@ -14,7 +14,7 @@ computes its own gradients, so the loss does not depend on how a step is split
 (Gao et al., 2021, https://arxiv.org/abs/2101.06983).
 
 The host does not wait for results while a call runs: the loop counts on the
-host, and after a step that is not finite the remaining steps update nothing.
+host. If a step is not finite, the remaining steps of the call update nothing.
 
 Shapes:
   B: examples of a step, all replicas and micro-batches.
@@ -47,7 +47,7 @@ _STEPS_UNTIL_LARGER = 2000
 
 # Allocators raise these errors, also in XLA and CUDA. TensorFlow also raises
 # them for a full disk, and XLA for a kernel that needs more shared memory than
-# the device has, so the message must match, too.
+# the device has, so `_OUT_OF_MEMORY` must match the message, too.
 _MEMORY_ERRORS = (
     tf.errors.InternalError,
     tf.errors.ResourceExhaustedError,
@@ -157,7 +157,7 @@ class TrainingStep:
         self._compilation.check(self._num_devices)
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
-        # Micro-batch of the flags, and the smaller one since memory ran out.
+        # After memory ran out: the flags' micro-batch, and the smaller one.
         self._halved: tuple[int, int] | None = None
         self.loss_scale = None
         with strategy.scope():
@@ -231,8 +231,8 @@ class TrainingStep:
         Returns:
           True if loss and gradients were finite; the metrics of the last step,
           computed before its update; and the sums of the objective's metrics
-          over the steps. If a step is not finite, that step and all after it
-          change nothing, and the metrics are that step's.
+          over the steps. If a step is not finite, this step and all later steps
+          change nothing, and the metrics of this step are returned.
 
         Raises:
           OutOfMemoryError: If memory is exhausted.
@@ -346,8 +346,8 @@ class TrainingStep:
 
         Args:
           rows: Features, [R, ...].
-          is_healthy: <bool>[], false after a step that was not finite: then
-            nothing changes, and the results are these arguments.
+          is_healthy: <bool>[], false after a step that was not finite. Then
+            nothing changes, and the results are the arguments.
           metrics: The metrics of the step before.
 
         Returns:
@@ -395,7 +395,7 @@ class TrainingStep:
         name, own = self.objective.coupled, self.plan.per_replica
         inputs = {*self.objective.inputs, *layouts.INPUTS, "dropout_seeds"}
         every = {x: y for x, y in rows.items() if x not in inputs}
-        # The mask of [CLS] shows which rows are blank: gather no more columns.
+        # [CLS]'s mask shows which rows are blank, so gather only that column.
         every[INPUT_MASK.name] = rows[INPUT_MASK.name][..., :1]
         every[name] = self._encode(rows)
         context = tf.distribute.get_replica_context()
@@ -447,7 +447,7 @@ class TrainingStep:
             lambda index, _: index < parts,
             add_part,
             (tf.constant(0), self._zeros()),
-            parallel_iterations=1,  # More would need more memory.
+            parallel_iterations=1,  # To save memory.
         )
         return total
 

@@ -44,7 +44,7 @@ class Pacer:
     `intervals`, and after at most 10 seconds, so that the progress bar moves.
     """
 
-    # Seconds: less than 10, as a step may be slower than earlier steps.
+    # Aim at less than 10 seconds, as a step may be slower than earlier steps.
     _BUDGET = 0.7 * 10.0
     _GROWTH = 4
 
@@ -281,7 +281,7 @@ class Trainer(abc.ABC):
             )
         self._open_bar()
         while True:
-            # Workers agree on the number of steps, or collectives would hang.
+            # Workers must agree on the number of steps, or they would hang.
             count, stop = self.coordinator.next_call(
                 pacer.next_call(step), self._preemption.requested
             )
@@ -320,11 +320,11 @@ class Trainer(abc.ABC):
     def after_call(
         self, step: int, num_steps: int, sums: Mapping[str, float]
     ) -> None:
-        """Does nothing; subclasses add work after a call, given its sums."""
+        """Does nothing; subclasses may act after a call, given its sums."""
         del step, num_steps, sums
 
     def describe_progress(self, step: int) -> dict[str, float]:
-        """Returns values that lines of metrics have besides the means."""
+        """Returns further values for a metrics line, besides the means."""
         del step
         return {}
 
@@ -335,7 +335,7 @@ class Trainer(abc.ABC):
         if step % every == 0 or step == self._config.last_step:
             return True
         seconds = time.monotonic() - self._saved_at
-        # Skipped during a write, so a slow disk does not make training wait.
+        # Do not save during a write: training would wait for a slow disk.
         return 0 < limit <= seconds and not self.checkpoints.is_writing
 
     def _open_bar(self) -> None:

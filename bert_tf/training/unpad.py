@@ -72,7 +72,7 @@ def choose(
         chosen = False
     elif stored is not None:
         chosen = stored
-    else:  # Not measured on GPUs, so they compute padding.
+    else:  # GPUs compute padding: the gain is not measured.
         chosen = kind == "CPU" and is_faster()
     if stored is not None and chosen != stored:
         terminal.detail(

@@ -1,14 +1,14 @@
 """Chooses which parts of the training step XLA compiles (`--xla`).
 
-`step`: everything that a device computes in a step, forward pass, backward pass
-and micro-batches, with known shapes and without strings, as a TPU requires. On
+`step`: everything that a device computes in a step: forward pass, backward pass
+and micro-batches. Shapes are known and strings left out, as a TPU requires. On
 a GPU the updates of all weights are a second program, and collectives run
 between the two programs. With `--xla=on` on several GPUs, one program computes
 all of this, and collectives overlap the backward pass.
 `chains`: the operations between the matrix products, see
 bert_tf/modeling/fused.py. That is faster on CPUs, where oneDNN's products are
-faster than XLA's. Each weight's update is a program that returns its new value:
-on a CPU XLA would copy weights that a program assigns.
+faster than XLA's. Each weight's update is a program that returns the new value:
+if the program assigned the weight, XLA would copy the weight on a CPU.
 `off`: nothing is compiled.
 
 Shapes:
@@ -134,7 +134,7 @@ class Compilation:
         """Checks that the devices of this process can run compiled steps.
 
         Raises:
-          UserError: If they are logical devices of one CPU.
+          UserError: If the devices are logical devices of one CPU.
         """
         if (
             self._compiles_step
@@ -173,7 +173,7 @@ class Compilation:
         """Compiles the chains alone from now on, if that may avoid an error.
 
         Only on a GPU may a step fail to compile: for other devices, `check`
-        refuses the step, or tests cover it.
+        refuses the step, or tests show that it compiles.
 
         Args:
           error: The error of a step.
@@ -190,7 +190,7 @@ class Compilation:
             return False
         # Any step may compile a new shape, so a compiler's message counts even
         # after a success. Input errors, and errors of collectives outside of
-        # the step, would come back without the compiled step.
+        # the step, would recur if only the chains were compiled.
         if not _COMPILER.search(text) and (
             has_run
             or not isinstance(error, _ERRORS)
@@ -223,8 +223,8 @@ class Compilation:
     def wrap_part(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function of a replica, compiled if `updates_together`.
 
-        Outside of compiled programs, many operations on few numbers cost a GPU
-        more than few operations on many numbers.
+        Without compilation, a GPU spends more time on many operations on few
+        numbers than on few operations on many numbers.
         """
         if not self.updates_together:
             return function
@@ -312,7 +312,7 @@ def compiled_functions(graph: tf.Graph) -> list[str]:
 
 
 def reason(error: Exception) -> str:
-    """Returns the line of the compiler in a message, or the first line."""
+    """Returns the compiler's line in an error message, or the first line."""
     lines = map(str.strip, str(error).splitlines())
     lines = [x for x in lines if x and not x.startswith(_PLACES)]
     return next(filter(_COMPILER.search, lines), lines[0])
