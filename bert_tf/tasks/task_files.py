@@ -22,7 +22,7 @@ from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.io import text_files
 
-# The kinds of splits; a task may have several of one kind, as dev_mismatched.
+# The kinds of splits. MNLI, for instance, has dev_matched and dev_mismatched.
 TRAIN, DEV, TEST = "train", "dev", "test"
 # File names without ending: SuperGLUE has "val", Hugging Face "validation".
 USUAL_STEMS: Mapping[str, tuple[str, ...]] = {
@@ -48,8 +48,8 @@ class SplitKey(NamedTuple):
     """The text and labels of an example, by which `dev_split` splits.
 
     Attributes:
-      text: The text, or JSON values of several; equal texts are in one part.
-      labels: The labels; both parts get a share of each label. () for none.
+      text: The text, or several as JSON values. Equal texts are in one part.
+      labels: The labels, or (). Both parts get texts of each label.
     """
 
     text: Any
@@ -169,8 +169,8 @@ class OfficialFiles:
 class TaskFiles(abc.ABC):
     """The files of a task, and what is needed to read them. Immutable.
 
-    `Task` adds the rest. Commands read files through a subclass of this class
-    before they import TensorFlow, so that a bad row is reported at once.
+    `Task` adds features, loss and metrics. Commands read files with a subclass
+    of this class before they import TensorFlow, so a bad row is reported early.
 
     Attributes:
       name: The task's name in flags and results, such as "mrpc".
@@ -266,7 +266,7 @@ class TaskFiles(abc.ABC):
 def _no_collection() -> Iterator[None]:
     """Turns Python's garbage collector off.
 
-    The collector would scan all rows repeatedly, for half of the reading time.
+    It would scan all rows repeatedly, which takes half of the reading time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
