@@ -34,7 +34,8 @@ def write_confusion_matrix(
     reports.write_confusion_matrix(
         f"{path}.png", names, counts, accuracy_line(counts), note
     )
-    if note and len(labels) > _MAX_COLUMNS:  # Small matrices have numbers.
+    # `confusion_matrix_text` itself numbers the labels of small matrices.
+    if note and len(labels) > _MAX_COLUMNS:
         labels = _with_numbers(labels)
     files.write_text(f"{path}.txt", confusion_matrix_text(labels, counts))
 

@@ -303,13 +303,13 @@ class Task(TaskFiles):
         """Returns True if two consecutive examples must be predicted together.
 
         Files are predicted in chunks of some thousand rows. Examples share a
-        chunk if one window of the model may span both.
+        chunk if one window of the model may span both examples.
         """
         del first, second
         return False
 
     def num_rows(self, example: Any) -> int:
-        """Returns the approximate number of rows per example; by default 1."""
+        """Returns about how many rows an example has; by default 1."""
         del example
         return 1
 

@@ -76,7 +76,7 @@ class OfficialFiles:
       stems: Maps a split to the possible names of its file, without ending. The
         first that exists is read, or else a file named like the split.
       columns_without_header: The columns of files without a header.
-      hint: The end of the error for a kind of split that the data set lacks.
+      hint: The end of the error message about a kind of split that is missing.
     """
 
     # The endings of the files, without .gz.
@@ -216,7 +216,7 @@ class TaskFiles(abc.ABC):
     def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the constructor's arguments that task.json has.
 
-        By default, these are all values, except null, with the name of a field.
+        By default: all values that have the name of a field and are not null.
         """
         names = {x.name for x in dataclasses.fields(cls)}
         return {

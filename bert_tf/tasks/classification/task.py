@@ -484,7 +484,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     @property
     def text_choices(self) -> Sequence[tuple[str, ...]]:
-        """The sets of columns that a row given as a mapping may have."""
+        """The possible columns of texts in a row that is a mapping."""
         if self.official is not None:
             return self.official.texts
         return [columns.texts for columns in self.column_choices]

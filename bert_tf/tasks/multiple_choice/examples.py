@@ -22,7 +22,7 @@ from bert_tf.tasks.task_files import TaskFiles
 
 # Matches "2", and "2.0" from programs that read columns as floats.
 _INDEX = re.compile(r"[0-9]+(\.0+)?")
-# Test sets have these in place of secret labels, so the label is unknown.
+# Test sets have these values for secret labels, so the label is unknown.
 _HIDDEN = ("", "-1")
 _ORDER_SALT = 5
 

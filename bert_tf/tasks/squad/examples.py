@@ -33,9 +33,9 @@ _WITHOUT_SPACES = re.compile(
 )
 _LONGEST_NAME = 20
 _UNSPACED_SHARE = 0.2
-# The columns of tables and the keys of rows.
+# The columns of tables to predict, and the keys of rows given as mappings.
 QUESTION, CONTEXT, ID = "question", "context", "id"
-# The number of question ids that are logged; --verbose_logging logs all.
+# The number of ids of left-out questions to log; --verbose_logging logs all.
 MAX_IDS = 5
 
 
@@ -462,7 +462,7 @@ class SquadFiles(TaskFiles):
 
     Attributes:
       version_2_with_negative: Whether some questions have no answer.
-      verbose_logging: Whether all questions that are left out are logged.
+      verbose_logging: Whether to log the ids of all questions left out.
     """
 
     kind: ClassVar[str] = "question_answering"

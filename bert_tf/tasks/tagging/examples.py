@@ -1,8 +1,8 @@
 """Tagging examples: sentences with tags in CoNLL-2003's format, or raw text.
 
-Each line has a word and its other columns, an empty line ends a sentence, and
--DOCSTART- starts a document; or each row of a table is a sentence. Files may
-have tags of any scheme in `schemes`; examples always have IOB2.
+A line has a word and its other columns, an empty line ends a sentence, and
+-DOCSTART- starts a document. In a table, each row is a sentence. Files may have
+tags of any scheme in `schemes`; examples always have IOB2.
 """
 
 import collections
@@ -106,8 +106,8 @@ def read_examples(
     first line with a word has one, else by spaces. A .jsonl, .json or .parquet
     file has a sentence per row, in one of two forms. A row has a list "words"
     or "tokens" and a list "tags", "ner_tags" or "labels" (or the named
-    columns). Or it has a "text" and a list of [start, end, label], "label" or
-    "labels".
+    columns). Or it has a "text", and a list of [start, end, label] under
+    "label" or "labels".
 
     Args:
       path: The file; if it ends in ".gz", it is decompressed.
@@ -115,8 +115,8 @@ def read_examples(
         backwards, or its name in the first line, which is then a header.
       tag_column: The column of the tags, in the same form; None reads none.
       may_lack_tags: If True, a file may lack the column of the tags.
-      sentence_column: A column with the number or name of the sentence. A
-        sentence begins where it changes; an empty value continues a sentence.
+      sentence_column: A column with the number or name of the sentence. A new
+        value begins a sentence; an empty value continues the sentence.
       comment_prefix: Lines with this prefix before a sentence are skipped. None
         skips lines that begin with "#" if they have another number of columns
         than words have, or begin like "# id".
@@ -450,17 +450,16 @@ def read_inputs(
     The ending of the file (before .gz) determines its format:
 
     - .csv, .jsonl, .json, .parquet: a table, one example per row. The column
-      "text" has raw texts. Or, but not in .csv, the column `word_column`,
-      "words" or "tokens" has lists of words. A .csv without "text" is read as
-      columns if there is a `sentence_column`.
+      "text" has raw texts. Except in .csv, a column `word_column`, "words" or
+      "tokens" with lists of words may replace it. A .csv without "text" is read
+      as columns if there is a `sentence_column`.
     - .tsv: a table if its first line has a column "text", does not end with a
       tag, and "text" is not `word_column`; else columns.
     - .txt: raw text, one example per line. It is read as columns if there is a
       `sentence_column` or `comment_prefix`, or a line begins with -DOCSTART-.
       It is also read as columns if all lines of the first sentence, without
       comments, have the same number of fields, at least two, and end with a
-      tag. So a file of untagged columns, or with tags such as PER, needs
-      another ending.
+      tag. Untagged columns, or columns with tags as PER, need another ending.
     - .conll and all further endings: columns, one example per sentence.
 
     Raises:

@@ -43,7 +43,7 @@ class TaggingFeatures(PackedRows):
       label_ids: <int32>[sum of lengths], -1 where there is no label; None
         without labels.
       word_rows: <int32>[W], the window in which a word has the most context,
-        -1 if it is in none.
+        -1 if the word is in no window.
       word_positions: <int32>[W], the word's first position in this window.
       word_splits: <int64>[number of examples + 1], the bounds of the
         examples' words.
@@ -113,7 +113,7 @@ def convert_examples_to_features(
     )
     word_rows = windows.rows.numpy()
     word_positions = windows.places.numpy() + 1
-    # `cut` appends an empty window for each text without tokens; drop these.
+    # Drop the empty windows that `cut` appends for texts without tokens.
     is_window = windows.tokens.row_lengths() > 0
     window_tokens = tf.ragged.boolean_mask(windows.tokens, is_window)
     segments, _ = packing.find_segments([window_tokens])

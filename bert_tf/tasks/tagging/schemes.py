@@ -42,7 +42,7 @@ def to_iob(
         valid = {tag for tag in tags if pattern.fullmatch(tag)}
         if valid:
             break
-    # More than 200 "types" must be words, read from a wrong column: no tags.
+    # More than 200 "types" must be words of a wrong column, so none is valid.
     if pattern is _NAME and len(valid) > 200:
         valid = set()
     if valid != tags:
@@ -126,7 +126,7 @@ def from_spans(spans: Any, offsets: Any) -> tuple[list[str], int]:
     """Returns tags from spans [start, end, label], and how many spans moved.
 
     Words are tagged whole, so a span moves if it starts or ends inside a word:
-    with words at 0-4 and 5-9, [5, 8, "LOC"] gives O, B-LOC and moves.
+    with words at 0-4 and 5-9, [5, 8, "LOC"] gives O, B-LOC and counts as moved.
     """
     tags, num_moved = [OUTSIDE] * len(offsets), 0
     for span in spans:

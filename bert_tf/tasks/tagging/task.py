@@ -123,7 +123,7 @@ class TaggingTask(TaggingFiles, task.Task):
 
     @property
     def stride(self) -> int | None:
-        """The distance between windows in tokens; None for one window."""
+        """The tokens between the starts of windows; None for one window."""
         if self.doc_stride is None:
             return max(self.max_seq_length // 2, 1)
         # The model may read fewer tokens than in training, so limit the stride.
