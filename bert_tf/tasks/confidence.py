@@ -17,14 +17,14 @@ from absl import logging
 
 # The fields of classification tasks that turn logits into answers.
 FIELDS = ("temperature", "thresholds", "reject_below", "reject_label")
-# The default of `thresholds` and of `reject_label`.
+# The defaults of `thresholds` and `reject_label`.
 THRESHOLD, REJECT_LABEL = 0.5, "none of these"
 # The label id of a text that no label fits.
 OUTSIDE = -1
 
 _NUM_BINS = 15
 _MAX_TEMPERATURE = 20.0
-# At a smaller loss all answers are right, so many temperatures fit equally.
+# Below this log loss all answers are right, so no temperature is the best.
 _NO_LOSS = 1e-5
 
 
@@ -71,9 +71,9 @@ def fit_thresholds(
 ) -> tuple[float, ...]:
     """Returns each label's threshold with the best F1, for multi-label tasks.
 
-    It is halfway between the lowest probability that is accepted and the next
-    lower one. If texts with 0.9 and 0.7 have the label and a text with 0.5 does
-    not, the threshold is 0.6. Labels that no text has keep 0.5.
+    A threshold is halfway between the lowest accepted probability and the
+    highest rejected one. If texts with 0.9 and 0.7 have the label and a text
+    with 0.5 does not, the threshold is 0.6. Labels without texts keep 0.5.
 
     Args:
       probabilities: <float>[M, L].
@@ -100,9 +100,9 @@ def fit_rejection(
 ) -> float:
     """Returns the lowest threshold at which answers reach a precision.
 
-    At least 1 / (1 - precision) answers must reach the threshold, 20 for 0.95:
-    among fewer, one error is too many. If no threshold has the precision, the
-    best one is returned, and a warning is logged.
+    At least 1 / (1 - precision) answers must reach the threshold, 20 for 0.95,
+    so that one of them may be wrong. If no threshold has the precision, the
+    threshold with the highest precision is returned, and a warning is logged.
 
     Args:
       confidences: <float>[M], the probability of the most probable label.
@@ -112,7 +112,7 @@ def fit_rejection(
     reached = right_among_surest(confidences, is_right)
     ranked = np.sort(confidences)[::-1]
     least = math.ceil(1 / (1 - precision) - 1e-9)
-    # Equal probabilities are rejected together, so cut only where they drop.
+    # No threshold separates equal probabilities, so cut only where they drop.
     may_end = np.append(ranked[1:] < ranked[:-1], True)
     may_end[: min(least, len(ranked)) - 1] = False
     last = int(np.argmax(np.where(may_end, reached, -1)))
@@ -136,9 +136,9 @@ def calibration_error(confidences: np.ndarray, is_right: np.ndarray) -> float:
     """Returns the expected calibration error, 0 to 1.
 
     Probabilities are sorted into 15 equally wide bins that contain their upper
-    edge. The error is the mean over the bins, weighted by their numbers of
-    answers, of |mean probability - share of correct answers|. Two answers at
-    0.9, one correct and one wrong, have the error 0.4.
+    edge. A bin's error is |mean probability - share of correct answers|. The
+    result is the mean of these errors, weighted by each bin's number of
+    answers. Two answers at 0.9, one correct and one wrong, give 0.4.
     """
     places = np.ceil(np.asarray(confidences, np.float64) * _NUM_BINS) - 1
     places = np.clip(places.astype(int), 0, _NUM_BINS - 1)
@@ -149,6 +149,6 @@ def calibration_error(confidences: np.ndarray, is_right: np.ndarray) -> float:
 def right_among_surest(
     confidences: np.ndarray, is_right: np.ndarray
 ) -> np.ndarray:
-    """Returns <float64>[M]: entry i is the share right of the i + 1 surest."""
+    """Returns <float64>[M]: the share right among the surest 1, 2, ..., M."""
     ranked = is_right[np.argsort(-confidences, kind="stable")]
     return np.cumsum(ranked) / np.arange(1, len(ranked) + 1)

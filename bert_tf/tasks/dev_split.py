@@ -31,7 +31,7 @@ from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
 _FOLDER = "split"
-# Rows of these files are not lines, so the parts are written as .jsonl.
+# In these formats a row is not a line, so the parts are written as .jsonl.
 _NO_LINES = (".json", ".parquet")
 
 
@@ -93,7 +93,7 @@ def split(task: TaskFiles, config: Flags) -> Any:
     path, fraction = config.train_file, config.dev_fraction
     if fraction is None or not (config.do_train or config.do_eval):
         return task
-    # Read both splits: SQuAD leaves some questions out of training only.
+    # Load both splits: SQuAD leaves out some questions of the training split.
     splits = (TRAIN, DEV) if config.do_train else (DEV,)
     whole = dataclasses.replace(task, files=dict.fromkeys(splits, path)).load()
     keys = whole.split_keys(whole.data[DEV].examples)
@@ -132,7 +132,7 @@ def write(task: TaskFiles, source: str) -> None:
 
 
 def _place(example: Any) -> int | str:
-    """Returns the line of an example in its file, or the id of a question."""
+    """Returns an example's line in its file; in SQuAD the question's id."""
     if hasattr(example, "guid"):
         return int(example.guid.rpartition(":")[2])
     return example.line if hasattr(example, "line") else example.qas_id
@@ -141,12 +141,12 @@ def _place(example: Any) -> int | str:
 def _lines(
     source: str, kept: Collection[Any], starts: Collection[Any]
 ) -> Iterator[str]:
-    """Yields the header of a file, and the lines of some records.
+    """Yields the lines of one part: the file's header and some records.
 
     Args:
       source: The file.
       kept: The `_place` of each record to yield.
-      starts: The `_place` of each record; further lines continue a record.
+      starts: The `_place` of every record. Other lines continue a record.
     """
     if isinstance(next(iter(starts)), str):
         stored = text_files.read_json(source)

@@ -65,7 +65,7 @@ def _correlation(
     label_ids: np.ndarray,
     predictions: np.ndarray,
 ) -> float:
-    # A constant has no correlation, so return 0, as Matthews' coefficient does.
+    # A constant has no correlation. Return 0, as for Matthews' coefficient.
     if np.ptp(label_ids) == 0 or np.ptp(predictions) == 0:
         return 0.0
     return compute(
@@ -84,8 +84,8 @@ def _micro_averaged(
 ) -> Callable[[np.ndarray, np.ndarray], float]:
     """Returns the micro average of a metric, over all binary decisions.
 
-    scikit-learn's own micro average would read a single column as classes, so
-    all decisions are flattened to one binary array.
+    All decisions are flattened to one binary array. With a single label,
+    scikit-learn's own micro average would count 0 and 1 as two classes.
     """
     return lambda label_ids, predictions: compute(
         np.ravel(label_ids), np.ravel(predictions), zero_division=0.0
@@ -124,7 +124,7 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
 def compute_metrics(
     names: Sequence[str], label_ids: np.ndarray, predictions: np.ndarray
 ) -> dict[str, float]:
-    """Computes metrics: errors, and scores of at most 1, not percent.
+    """Computes metrics. Scores are at most 1, not percentages.
 
     Args:
       names: Keys of `METRICS`.
@@ -183,7 +183,7 @@ def score_entities(
 ) -> list[tuple[str, EntityScore]]:
     """Scores predicted IOB tags, as conlleval and seqeval do.
 
-    An I- that follows no tag of its type begins an entity.
+    An I- tag that does not follow a tag of its type begins an entity.
 
     Returns:
       The score of each type, sorted by name, including types that are only

@@ -36,11 +36,11 @@ class PackedRows:
     Attributes:
       input_ids: <int32>[sum of lengths].
       row_splits: <int64>[N + 1], the bounds of the rows in `input_ids`.
-      first_lengths: <int32>[N], tokens of each row's first segment, as
-        [CLS] A [SEP]; None if all rows have a single segment.
+      first_lengths: <int32>[N], the number of tokens in each row's first
+        segment, [CLS] A [SEP]; None if all rows have a single segment.
       pad_id: The id of [PAD].
       examples: <int64>[N], ascending, the index of each row's example; None if
-        a row may have several examples.
+        a subclass maps rows to examples in other fields.
       targets: The labels of rows, [N, ...] each, by their names in a batch.
       num_truncated: The number of texts or pairs with too many tokens.
     """
@@ -152,7 +152,7 @@ def pack_texts(
     """Tokenizes texts or pairs and packs them; see `packing.pack`.
 
     Args:
-      texts_a: The texts, or the first ones of pairs.
+      texts_a: The texts, or the first texts of pairs.
       texts_b: The second texts of pairs; all or some of them may be None.
       tokenizer: The tokenizer.
       max_seq_length: The maximum number of tokens in a row.
@@ -198,7 +198,7 @@ def pack_tokens(
 ) -> PackedRows:
     """Packs tokens, one or two ragged <int32>[n, None], into rows.
 
-    `segments` are the parts of `tokens` in each row.
+    `segments` has, for each row, the spans of `tokens` to pack.
     """
     special = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id)
     values = [one.flat_values.numpy() for one in tokens]

@@ -33,9 +33,9 @@ from bert_tf.tasks.task import Task
 from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
-# The model gets only these tensors; others in a batch are for the loss.
+# The model gets only these tensors of a batch; the loss reads the others.
 MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
-# Rows that are featurized at a time: enough for batches of rows of similar
+# The number of rows in a chunk: enough to fill batches with rows of similar
 # lengths, and few enough to fit in memory.
 EXAMPLES_PER_CHUNK = 4096
 
@@ -45,8 +45,8 @@ class Computed:
     """Model outputs and the mean loss of a set of rows.
 
     Attributes:
-      outputs: Name to N arrays, one per row; an axis of positions has the
-        length of the row's batch, which may be longer than the row.
+      outputs: Name to N arrays, one per row. An axis of positions has the
+        length of the row's batch, so it may be longer than the row.
       loss: The weighted mean of `Task.losses` over all rows; None if there are
         no labels or all weights are 0.
     """
@@ -64,8 +64,8 @@ def allowed_lengths(
       lengths: <int64>[N], at most `max_seq_length`.
       max_seq_length: The greatest length.
       num_length_buckets: The maximum number of lengths, for devices that
-        compile a program for each; 1 pads all rows to `max_seq_length`, as the
-        original does; 0 allows every multiple of 8.
+        compile a program for each length; 1 pads all rows to `max_seq_length`,
+        as the original does; 0 allows every multiple of 8.
     """
     if num_length_buckets == 0:
         return length_buckets.every_multiple(max_seq_length)
@@ -77,12 +77,12 @@ def allowed_lengths(
 class OutputComputer:
     """Computes a model's outputs for rows, in batches of similar lengths.
 
-    Except on TPUs, all lengths share one compiled function. Every
-    worker receives all rows, computes its share, and returns all outputs.
+    Except on TPUs, one compiled function serves all lengths. Every worker
+    receives all rows, computes a part of them, and returns all outputs.
 
     Args:
       model: The model, built under `strategy`.
-      task: The task; its `losses` and `select_outputs` are applied.
+      task: The task; its `losses` and `select_outputs` are called.
       batch_size: Rows computed at once on all replicas together; rounded up to
         a multiple of the number of replicas.
       strategy: The devices; by default TensorFlow's choice.
@@ -127,11 +127,11 @@ class OutputComputer:
           NotFiniteError: If an output is not finite.
         """
         if not len(features):
-            # Without a batch no output is known, so every name gets [].
+            # Without a batch, output names are unknown: any name gets [].
             return Computed(collections.defaultdict(list), None)
         size = min(self._batch_size, self._round_up(len(features)))
         rows: dict[str, list] = {}
-        # In float64, as float32 loses small terms in long sums.
+        # Sum in float64, because float32 loses small terms in long sums.
         sums = np.zeros([2])
         for planned in length_buckets.prediction_batches(
             features.lengths, size, lengths
@@ -221,8 +221,8 @@ class OutputComputer:
     def _find_tokens(self, input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
         if self._model.for_inference:
             return layouts.find_tokens(input_mask, for_inference=True)
-        # A training model compiles its layers for each number of rows, so round
-        # the number up to a multiple of `step`.
+        # A training model compiles its layers for each number of token rows.
+        # Round it up to a multiple of `step`, so that few numbers occur.
         batch, *choices, _ = shape_of(input_mask)
         step = layouts.row_step([*choices, self._task.max_seq_length])
         return layouts.find_tokens_of_parts(input_mask, batch, step)
@@ -245,7 +245,7 @@ class OutputComputer:
         batch: TensorMap,
         is_row: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns <float32>[2], the sums of the losses and the weights."""
+        """Returns <float32>[2]: sum of weighted losses, sum of weights."""
         if set(batch) <= set(MODEL_INPUTS):
             return tf.zeros([2])
         losses = self._task.losses(outputs, batch)
@@ -296,7 +296,7 @@ class Predictor:
         """Returns the task's prediction for each example.
 
         `on_examples` is called repeatedly with the number of newly finished
-        examples; the numbers add up to all examples.
+        examples; these numbers add up to `len(examples)`.
         """
         if not examples:
             return []
@@ -315,7 +315,7 @@ class Predictor:
         return self.task.predict(examples, features, outputs, self._tokenizer)
 
     def choose_lengths(self, examples: Sequence[Any]) -> None:
-        """Fixes the batch lengths as predicting these examples would."""
+        """Sets the batch lengths as if these examples were predicted."""
         if self._num_length_buckets and self._lengths is None:
             features = self.task.featurize(examples, self._tokenizer)
             if len(features):
@@ -368,8 +368,8 @@ def chunks(
 ) -> Iterator[list[Any]]:
     """Splits examples into chunks that can be predicted one by one.
 
-    A chunk has `size` rows, by default `EXAMPLES_PER_CHUNK`, and more where
-    examples must share a chunk.
+    A chunk has about `size` rows, by default `EXAMPLES_PER_CHUNK`, but more if
+    examples must share a chunk (`Task.must_share_chunk`).
     """
     size = size or EXAMPLES_PER_CHUNK
     chunk: list[Any] = []

@@ -13,7 +13,7 @@ from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Task
 
-# The class of each task, by its variant or else by its kind of head.
+# Maps a task's variant, or its kind of head if it has none, to its class.
 TASKS: Mapping[str, type[Task]] = {
     task.variant or task.kind: task
     for task in (
@@ -49,8 +49,8 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
 def describe_embeddings(stored: StoredModel) -> dict[str, Any]:
     """Returns the contents of task.json for the embeddings of a stored model.
 
-    Pooling, normalization and length are the model's, if sentence-transformers
-    or training set them; otherwise the task's defaults and the maximum length.
+    Pooling, normalization and length come from the model's task.json if it has
+    them. Otherwise the task's defaults and the model's maximum length apply.
     """
     names = ("max_seq_length", *EmbeddingsTask().model_arguments())
     values = {
@@ -71,9 +71,8 @@ def build_task(
 ) -> Task:
     """Returns the task that task.json describes.
 
-    Models trained by other programs may lack some values: labels without
-    names are named by their numbers, and `max_seq_length` is limited to what
-    the model can read.
+    Models trained by other programs may lack some values. Labels without names
+    are named "0", "1", ..., and `max_seq_length` is limited to `longest`.
 
     Args:
       values: The contents of task.json, with a `variant` or `kind` in `TASKS`.
@@ -83,7 +82,7 @@ def build_task(
     Raises:
       UserError: If the values do not describe a task.
     """
-    # Null stands for the default, so leave it out.
+    # Null stands for the default, so leave out values that are null.
     values = {name: x for name, x in values.items() if x is not None}
     if "labels" not in values and num_labels is not None:
         values["labels"] = [str(index) for index in range(num_labels)]

@@ -18,9 +18,9 @@ from bert_tf.tasks import confidence
 from bert_tf.tasks import metrics
 from bert_tf.tasks.metrics import EntityScore
 
-# A matrix of more labels is wider than a screen, so confusions are listed.
+# A matrix with more labels is wider than a screen, so confusions are listed.
 _MAX_COLUMNS = 20
-# The number of ranges, each a row in the table of regression scores.
+# The number of score ranges in the table of regression scores, one per row.
 _NUM_RANGES = 10
 _MAX_BARS = 60
 
@@ -34,7 +34,8 @@ def write_confusion_matrix(
     reports.write_confusion_matrix(
         f"{path}.png", names, counts, accuracy_line(counts), note
     )
-    if note and len(labels) > _MAX_COLUMNS:  # Small ones have numbers anyway.
+    # `confusion_matrix_text` itself numbers the labels of small matrices.
+    if note and len(labels) > _MAX_COLUMNS:
         labels = _with_numbers(labels)
     files.write_text(f"{path}.txt", confusion_matrix_text(labels, counts))
 
@@ -129,7 +130,7 @@ def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
 
     Args:
       labels: C names.
-      counts: <int64>[C, C], with correct labels in rows.
+      counts: <int64>[C, C], a row for each correct label.
     """
     names = [_one_line(label) for label in labels]
     head = f"{accuracy_line(counts)}\n\n"
@@ -145,7 +146,7 @@ def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
 
 
 def accuracy_line(counts: np.ndarray) -> str:
-    """Returns a line as "50 examples, 45 right (90.00%), 2 labels"."""
+    """Returns a line such as "50 examples, 45 right (90.00%), 2 labels"."""
     total = int(counts.sum())
     correct = int(np.trace(counts))
     accuracy = correct / max(total, 1)

@@ -1,4 +1,4 @@
-"""task.json of a model directory, and its task's files, without TensorFlow."""
+"""Reads a model's task.json and the files of its task, without TensorFlow."""
 
 import os
 from typing import Any
@@ -27,7 +27,7 @@ _TASKS = (
     EmbeddingsFiles,
 )
 _FILES = {x.variant or x.kind: x for x in _TASKS}
-# Larger files to predict are checked later; this size takes at most a second.
+# Checking a file of this size takes a second. Larger files are checked later.
 _MAX_BYTES = 10 << 20
 
 
@@ -38,15 +38,15 @@ def read(model_dir: str) -> dict[str, Any]:
       model_dir: A model directory, or the output directory of a training run.
 
     Raises:
-      UserError: If a value in it has the wrong type.
+      UserError: If a value in task.json has the wrong type.
     """
     for folder in (model_dir, os.path.join(model_dir, "model")):
         try:
             path = os.path.join(folder, "task.json")
             values = stored_files.read_object(path)
-        except (OSError, ValueError):  # Reading the model reports it.
+        except (OSError, ValueError):  # Loading the model reports this.
             continue
-        # KerasHub's presets have a task.json, too, but without "kind".
+        # Ignore the task.json of KerasHub's presets, which has no "kind".
         if "kind" in values:
             task_values.check_task(values, path)
             return values
@@ -89,8 +89,8 @@ def read_for_evaluation(
       kind: The kind of model that the script trains.
 
     Returns:
-      {} for training, where only flags name the columns; without training the
-      task.json of the model to evaluate, or None if it is of another kind.
+      {} for training, because only flags name its columns. Without training,
+      task.json of the evaluated model; None if the model has another kind.
     """
     check_model(config)
     if config.do_train:
@@ -100,10 +100,10 @@ def read_for_evaluation(
 
 
 def describe_files(model_dir: str, flag: str) -> TaskFiles | None:
-    """Returns the files of the task in task.json, if any, without paths.
+    """Returns the task's `TaskFiles`, without paths; None for unknown tasks.
 
     Raises:
-      UserError: If the model of the flag was not fine-tuned.
+      UserError: If the model was not fine-tuned.
     """
     values = read(model_dir)
     key = values.get("variant") or values.get("kind")

@@ -75,8 +75,8 @@ class SoftTargets(NamedTuple):
     form: Literal["choice", "yes_or_no", "score"]
 
 
-# Far below every logit, so its softmax is 0; finite even when divided by a
-# temperature, so that no loss is NaN.
+# Far below every logit, so a class with this logit has probability 0. It stays
+# finite when it is divided by a temperature, so no loss becomes NaN.
 NO_LOGIT = -1e30
 
 
@@ -91,8 +91,8 @@ class Task(TaskFiles):
       max_seq_length: The maximum number of tokens in a row.
     """
 
-    # The output that a row's loss reads from all rows of the step. The step
-    # computes it first for all rows. None if a loss reads its own row alone.
+    # The output that a row's loss reads from all rows of the step, so the step
+    # computes it first. None if a row's loss reads only its own outputs.
     coupled: ClassVar[str | None] = None
 
     max_seq_length: int = 128
@@ -131,7 +131,7 @@ class Task(TaskFiles):
 
     @property
     def method(self) -> Literal["classify", "regress"] | None:
-        """TensorFlow Serving's method besides `predict` in exports, or None."""
+        """The TensorFlow Serving method that exports add to `predict`."""
         return None
 
     def rows_per_step(
@@ -203,7 +203,7 @@ class Task(TaskFiles):
         return self.featurize(examples, tokenizer)
 
     def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
-        """Returns outputs [B, ...] for `predict`, in graph; here the logits."""
+        """Returns outputs [B, ...] for `predict`, in graph; default: logits."""
         return {"logits": outputs["logits"]}
 
     def decode(
@@ -270,7 +270,7 @@ class Task(TaskFiles):
         """Returns the task with a decision threshold chosen on dev.
 
         SQuAD 2.0, for instance, chooses the threshold of "no answer".
-        `predict(task)` predicts for this task or a copy with other values.
+        `predict(task)` predicts the examples with this task or a changed copy.
         """
         del examples, predict
         return self
@@ -303,13 +303,13 @@ class Task(TaskFiles):
         """Returns True if two consecutive examples must be predicted together.
 
         Files are predicted in chunks of some thousand rows. Examples share a
-        chunk if one window of the model may span both.
+        chunk if one window of the model may span both examples.
         """
         del first, second
         return False
 
     def num_rows(self, example: Any) -> int:
-        """Returns the approximate number of rows per example; by default 1."""
+        """Returns about how many rows an example has; by default 1."""
         del example
         return 1
 
@@ -355,8 +355,8 @@ class Task(TaskFiles):
         """Returns the task of a model directory.
 
         Args:
-          values: The contents of task.json; models that other programs trained
-            have only labels.
+          values: The contents of task.json; only labels if another program
+            trained the model.
         """
 
 
@@ -365,7 +365,7 @@ def warn_of_settings(
 ) -> None:
     """Logs a warning for each flag that differs from the model's training.
 
-    The keys of `stored_task`, from task.json, and of `used` are flag names.
+    `stored_task` has the values in task.json, `used` the current ones, by flag.
     """
     for name, value in used.items():
         stored = stored_task.get(name, value)

@@ -22,7 +22,7 @@ from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.io import text_files
 
-# The kinds of splits; a task may have several of one kind, as dev_mismatched.
+# The kinds of splits. MNLI, for instance, has dev_matched and dev_mismatched.
 TRAIN, DEV, TEST = "train", "dev", "test"
 # File names without ending: SuperGLUE has "val", Hugging Face "validation".
 USUAL_STEMS: Mapping[str, tuple[str, ...]] = {
@@ -48,8 +48,8 @@ class SplitKey(NamedTuple):
     """The text and labels of an example, by which `dev_split` splits.
 
     Attributes:
-      text: The text, or JSON values of several; equal texts are in one part.
-      labels: The labels; both parts get a share of each label. () for none.
+      text: The text, or several as JSON values. Equal texts are in one part.
+      labels: The labels, or (). Both parts get texts of each label.
     """
 
     text: Any
@@ -76,7 +76,7 @@ class OfficialFiles:
       stems: Maps a split to the possible names of its file, without ending. The
         first that exists is read, or else a file named like the split.
       columns_without_header: The columns of files without a header.
-      hint: The end of the error for a kind of split that the data set lacks.
+      hint: The end of the error message about a kind of split that is missing.
     """
 
     # The endings of the files, without .gz.
@@ -169,8 +169,8 @@ class OfficialFiles:
 class TaskFiles(abc.ABC):
     """The files of a task, and what is needed to read them. Immutable.
 
-    `Task` adds the rest. Commands read files through a subclass of this class
-    before they import TensorFlow, so that a bad row is reported at once.
+    `Task` adds features, loss and metrics. Commands read files with a subclass
+    of this class before they import TensorFlow, so a bad row is reported early.
 
     Attributes:
       name: The task's name in flags and results, such as "mrpc".
@@ -216,7 +216,7 @@ class TaskFiles(abc.ABC):
     def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the constructor's arguments that task.json has.
 
-        By default, these are all values, except null, with the name of a field.
+        By default: all values that have the name of a field and are not null.
         """
         names = {x.name for x in dataclasses.fields(cls)}
         return {
@@ -266,7 +266,7 @@ class TaskFiles(abc.ABC):
 def _no_collection() -> Iterator[None]:
     """Turns Python's garbage collector off.
 
-    The collector would scan all rows repeatedly, for half of the reading time.
+    It would scan all rows repeatedly, which takes half of the reading time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

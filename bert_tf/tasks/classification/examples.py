@@ -22,13 +22,13 @@ from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
 
-# Values that mean "no gold label"; rows with one are left out. Scores use -1.0.
+# Rows with one of these labels have no gold label and are left out.
 _NO_GOLD_LABEL = ("-", "-1", "-1.0")
-# Values that test files have in place of labels that the leaderboard hides.
+# Test files have these values in place of labels that the leaderboard hides.
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
 # STS-B's scores are in this range, so submitted scores are clipped to it.
 _LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
-# The expected form of a row, for errors, by the number of texts in the row.
+# The expected form of a row with one text or with two, for error messages.
 _ROW_FORMS = {1: "a text (str)", 2: "a pair of texts"}
 
 
@@ -79,7 +79,7 @@ class Columns:
         return flags | {self.text: "--text_column"}
 
     def with_flags(self, config: Flags) -> "Columns":
-        """Returns the columns, replaced where a flag names another one."""
+        """Returns the columns; a flag's column replaces the stored one."""
         labels = self.labels or ("label",)
         if config.label_column is not None:
             labels = config.label_column.split(",")
@@ -111,7 +111,7 @@ def read_examples(
       columns: The columns to read.
       problem_type: "single_label"; "multi_label": labels in a JSON list or
         joined by a separator, possibly none; or "regression": a number.
-      labels: The labels of the training data; None if this is the training
+      labels: The labels of the training data; None if the file has the training
         data.
       may_lack_labels: Whether all rows may lack a label, as in a test file.
       label_separator: The separator of the labels in a multi-label row.
@@ -145,7 +145,7 @@ def read_examples(
         examples.append(make_example(path, row, texts, label))
     is_empty = all(example.label == () for example in examples)
     if may_lack_labels and is_empty and len(columns.labels) == 1:
-        # A column that is empty in all rows means unknown labels, not none.
+        # If no row has a label, the labels are unknown, so None replaces ().
         examples = [dataclasses.replace(e, label=None) for e in examples]
     check_all_or_none(examples)
     return examples
@@ -224,7 +224,7 @@ def text_columns(
     """Returns the columns of a table that contain the texts.
 
     Raises:
-      UserError: If the table lacks one, or pairs are expected of a .txt file.
+      UserError: If the table lacks a column, or a .txt file is given for pairs.
     """
     if tables.file_ending(table.path) != ".txt":
         table.require(columns.texts, flags)
@@ -254,8 +254,8 @@ def gather_labels(
 ) -> tuple[str, ...]:
     """Returns the labels of training examples, sorted.
 
-    If all are integers, they are sorted as numbers, otherwise as strings. Logs
-    a warning for possible spellings of the same label, as "1" and "1.0".
+    Labels are sorted as numbers if all are integers, otherwise as strings. Logs
+    a warning if two labels may be the same, such as "1" and "1.0".
 
     Raises:
       UserError: If there are fewer than two labels (multi-label: one).
@@ -305,8 +305,9 @@ def read_texts(
 ) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
-    Reads the first of `choices` with all its columns in the file. `keep_empty`
-    yields empty texts, too; without it they raise an error ending in `or_else`.
+    Reads the first of `choices` with all its columns in the file. With
+    `keep_empty`, yields empty texts, too. Otherwise an empty text is an error;
+    its message ends with `or_else`.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column. Also if a
@@ -361,7 +362,7 @@ def parse_row(
 
     Args:
       row: A text; a pair of texts; or a mapping with the columns of one of
-        `choices`, other keys being ignored.
+        `choices`. Other keys are ignored.
       choices: Possible columns, one for a text, two for a pair.
       may_be_empty: Whether texts may be empty, as in requests to a server.
 
@@ -453,9 +454,9 @@ def read_official(
 ) -> list[InputExample]:
     """Reads an official file by the column names in its header.
 
-    Logs how many rows are left out, because annotators did not agree on a label
-    ("-") or the number of columns is wrong. Also logs how many rows have an
-    empty text; these rows are kept, as in the original.
+    Leaves out rows if annotators did not agree on a label ("-") or the number
+    of columns is wrong. Rows with an empty text are kept, as in the original.
+    Logs how many rows of each kind there are.
 
     XNLI's dev and test are read only in `language`. Test files may lack labels.
 
@@ -466,7 +467,7 @@ def read_official(
     """
     broken: list[int] = []
     is_test = split.startswith("test")
-    # The leaderboard numbers the rows of a test file, so keep all rows.
+    # The leaderboard numbers the rows of a test file, so none may be left out.
     may_break = task.has_broken_rows and not is_test
     table = _open_official(
         task, path, on_broken_row=broken.append if may_break else None
@@ -524,7 +525,7 @@ def _official_examples(
             and row.values.get("language", language) != language
         ):
             continue
-        # In a .jsonl file, the label's column may differ from row to row.
+        # Rows of .jsonl files may name the label differently: search each row.
         value = next(
             (row.values[x] for x in task.label_columns if x in row.values), None
         )
@@ -575,7 +576,7 @@ def submission_text(task: GlueTask, predictions: Sequence[str | float]) -> str:
     for index, prediction in enumerate(predictions):
         if task.labels is None:
             score = min(max(float(prediction), _LEAST_SCORE), _GREATEST_SCORE)
-            # Write three digits, as the files of the official baselines do.
+            # Write three decimals, as in the files of the official baselines.
             prediction = f"{score:.3f}"
         elif prediction not in task.labels:
             raise UserError(

@@ -15,10 +15,10 @@ _SENTENCE = (("sentence",),)
 _SENTENCES = (("sentence1", "sentence2"),)
 _PREMISE = (("premise", "hypothesis"), ("Premise", "Hypothesis"))
 _BINARY = ("0", "1")
-# The original's order, and so its ids (run_classifier.py:225-227, 288-290).
+# Label ids follow the original's order (run_classifier.py:225-227, 288-290).
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-# Some files have numbers in place of labels; these are the labels' names.
+# Maps the numbers that some files have in place of labels to the labels.
 _NUMBERED_NLI = {"0": "entailment", "1": "neutral", "2": "contradiction"}
 _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
 
@@ -30,8 +30,8 @@ class GlueTask(OfficialFiles):
     Attributes, in addition to the attributes of `OfficialFiles`:
       texts: The columns of the text or pair, in each edition of the files.
       labels: The labels in the order of their ids; None for regression.
-      metrics: Names in `metrics.METRICS`; the first selects models, as in the
-        paper.
+      metrics: Names in `metrics.METRICS`. The first, which the paper reports,
+        selects the best model.
       label_columns: The possible names of the label's column; the first that
         exists is read.
       aliases: Other spellings of the labels.
@@ -188,7 +188,7 @@ TASKS: Mapping[str, GlueTask] = {
             label_columns=("Label", "label"),
             aliases=_NUMBERED_NLI,
         ),
-        # --language replaces {language}; the training data are translations.
+        # The training files are translations: --language replaces {language}.
         GlueTask(
             title="XNLI",
             texts=(*_SENTENCES, ("premise", "hypo"), *_PREMISE),
@@ -211,8 +211,8 @@ TASKS: Mapping[str, GlueTask] = {
             stems=_usual_stems("snli_1.0_"),
             labels=_NLI,
             aliases=_NUMBERED_NLI,
-            # The header of GLUE's train.tsv has a single annotator's label, so
-            # rows with the labels of all five need these columns.
+            # The header of GLUE's train.tsv names one annotator's label. Rows
+            # with five annotators' labels are longer and have these columns.
             columns_of_longer_rows=(
                 "index",
                 "captionID",
@@ -235,7 +235,7 @@ TASKS: Mapping[str, GlueTask] = {
 }
 
 
-# The tasks of a group ask the same question, so one model serves them all.
+# Tasks in one group ask the same question, so one model serves all of them.
 _ALIKE = (frozenset({"mnli", "ax", "snli", "xnli"}), frozenset({"mrpc", "qqp"}))
 
 

@@ -26,7 +26,7 @@ BALANCED = "balanced"
 # Matches label:weight for any label, so that an error can quote a bad pair.
 _ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
 _MAX_LABELS_SHOWN = 10
-# Values in a label's own column: the text lacks the label, or has it.
+# Values in the column of one label: the text lacks the label, or has it.
 _FALSE, _TRUE = ("0", "false", "0.0"), ("1", "true", "1.0")
 
 
@@ -129,7 +129,7 @@ def parse_label(
       problem_type: The problem type.
 
     Raises:
-      UserError: If it is not among the labels or does not fit the problem type.
+      UserError: If the value is no label or does not fit the problem type.
     """
     if problem_type == "regression":
         return parse_number("The example", value)
@@ -144,7 +144,7 @@ def parse_label(
     if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
-    # Floats or repeats are no indices, but a vector of the wrong length.
+    # Floats or repeats cannot be indices, so `value` has a wrong length.
     is_vector = any(isinstance(x, float | np.floating) for x in value)
     if all(is_flag) and (is_vector or len({*value}) < len(value)):
         raise UserError(
@@ -239,7 +239,7 @@ def parse_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
     """
     weights = dict.fromkeys(labels, 1.0)
     seen = set()
-    # Try long labels first: among "a" and "a:1", "a:1:2" gives "a:1" weight 2.
+    # Try long labels first: if "a:1" is a label, "a:1:2" gives it weight 2.
     names = "|".join(map(re.escape, sorted(labels, key=len, reverse=True)))
     pair = re.compile(rf"\s*({names})\s*:([^,:]*)(?:,|$)")
     position, is_over = 0, False

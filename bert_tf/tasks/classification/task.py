@@ -56,10 +56,10 @@ def convert_examples_to_features(
     """Tokenizes, truncates and packs examples as the original does.
 
     Source: convert_single_example (run_classifier.py:377-453 of the original).
-    `PackedRows.batch` adds padding. All windows of an example have its label.
+    `PackedRows.batch` adds padding. Each window gets the label of its example.
 
     Args:
-      examples: All with a label or all without.
+      examples: The examples. Either all have a label or none has.
       tokenizer: The tokenizer.
       max_seq_length: The maximum number of tokens, with [CLS] and [SEP].
       labels: L labels in the order of their ids; unused for regression.
@@ -80,7 +80,7 @@ def convert_examples_to_features(
     label_ids = convert_labels(examples, labels, problem_type)
     is_single = problem_type == "single_label"
     if label_ids is None or (is_single and OUTSIDE in label_ids):
-        return rows  # Without `label_ids`, no loss is computed.
+        return rows  # Without targets, no loss is computed.
     targets = {LABEL_IDS: label_ids[rows.examples]}
     return dataclasses.replace(rows, targets=targets)
 
@@ -102,7 +102,7 @@ def convert_labels(
         return np.array(values, np.float32)
     ids = {label: index for index, label in enumerate(labels)}
     if problem_type == "single_label":
-        # Files may have one more label, `reject_label`, which gets `OUTSIDE`.
+        # `reject_label` may occur in files. It has no id, so it gets `OUTSIDE`.
         return np.array([ids.get(x, OUTSIDE) for x in values], np.int32)
     label_ids = np.zeros([len(values), len(ids)], np.float32)
     for row, names in zip(label_ids, values, strict=True):
@@ -110,7 +110,7 @@ def convert_labels(
     return label_ids
 
 
-# The probabilities of a text's labels, <float32>[L], or its score, [1].
+# The probabilities of a text's labels <float32>[L], or its score <float32>[1].
 Prediction = np.ndarray
 
 
@@ -124,8 +124,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
         tokens; None truncates long texts.
       head: "linear" or "bilstm".
       head_dropout_prob: Dropout between encoder and head.
-      pooling: How token vectors are combined into one for the head, as in
-        `EmbeddingsTask`; None reads the pooler's vector.
+      pooling: How token vectors are combined into one vector for the head, as
+        in `EmbeddingsTask`; None gives the head the pooler's vector.
       normalize: Whether the combined vector is scaled to length 1.
     """
 
@@ -241,7 +241,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         outputs: Mapping[str, Sequence[np.ndarray]],
         tokenizer: BertTokenizer,
     ) -> list[Prediction]:
-        """Returns each example's probabilities or score, the windows' mean."""
+        """Returns the mean probabilities or score of each example's windows."""
         logits = tf.constant(np.stack(outputs["logits"]), tf.float64)
         decoded = self.decode({"logits": logits}, features.examples)
         if self.problem_type == "regression":
@@ -294,7 +294,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         """Returns <string>[texts, L]: the assigned labels, padded with ""."""
         count = len(self.labels)
         is_assigned = probs >= tf.cast(self.assigned_from, probs.dtype)
-        # Sort by label id, with the labels that are not assigned at the end.
+        # Sort by label id, but put the labels that are not assigned last.
         key = tf.range(count) + tf.where(is_assigned, 0, count)
         order = tf.argsort(key, -1)
         number = tf.where(
@@ -321,7 +321,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         }
 
     def label(self, prediction: Prediction) -> str:
-        """Returns the best label, or `reject_label` if it is too improbable."""
+        """Returns the best label, or `reject_label` if it is too unsure."""
         if prediction.max() < np.float32(self.reject_below or 0.0):
             return self.reject_label
         return self.labels[int(np.argmax(prediction))]
@@ -339,7 +339,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> "ClassificationTask":
         """Returns the task with temperature and thresholds fitted to examples.
 
-        Examples that the model was trained on would make it seem too accurate.
+        The examples must not be training data, on which the model is too sure.
         """
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         task, is_multi = self, self.problem_type == "multi_label"
@@ -378,7 +378,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         """Returns the probabilities of answers, and whether they are correct.
 
         A text's answer is its most probable label. In multi-label tasks each
-        label is an answer: a probability of 0.2 is the answer "no" with 0.8.
+        label is an answer: probability 0.2 means "no" with probability 0.8.
         """
         values = np.stack(predictions)
         if self.problem_type == "single_label":
@@ -437,8 +437,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> None:
         """Writes the original's test_results.tsv, plots and tables.
 
-        The first test set gets test_results.tsv, further sets a file with their
-        name, as test_mismatched_results.tsv. Examples with labels get a plot
+        The first test set gets test_results.tsv. Further test sets get a file
+        such as test_mismatched_results.tsv. Examples with labels get a plot
         and a table: confusion_matrix.png and .txt for single labels,
         label_scores.png and .txt for multi-label problems, score_scatter.png
         and .txt for scores. Probabilities also get calibration.png and .txt.
@@ -484,7 +484,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     @property
     def text_choices(self) -> Sequence[tuple[str, ...]]:
-        """The sets of columns that a row given as a mapping may have."""
+        """The possible columns of texts in a row that is a mapping."""
         if self.official is not None:
             return self.official.texts
         return [columns.texts for columns in self.column_choices]
@@ -561,8 +561,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
 def results_text(predictions: Sequence[Prediction]) -> str:
     """Returns a line per example: its probabilities, separated by tabs.
 
-    Source: run_classifier.py:952-968 of the original, which writes `str` of a
-    <float32>.
+    Source: run_classifier.py:952-968 of the original. Like the original, it
+    writes `str` of each <float32>.
     """
     return "".join(
         "\t".join(map(str, prediction)) + "\n" for prediction in predictions

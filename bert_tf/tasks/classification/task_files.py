@@ -27,14 +27,14 @@ from bert_tf.tasks.task_files import TaskFiles
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationFiles(TaskFiles):
-    """Files of texts with a label, labels or a score for each.
+    """Files of texts; each text has a label, several labels or a score.
 
     Attributes:
       labels: The labels' names in the order of their ids; None for regression,
         and until the training data are read.
       problem_type: "single_label", "multi_label" or "regression".
-      columns: The columns of a custom file; None for a model that does not
-        name them.
+      columns: The columns of a custom file; None if the model does not name
+        its columns.
       label_separator: The separator of the labels in a multi-label row.
       class_weights: The weight of each label; None if all are equal.
       official: The task with official files, or None.
@@ -42,11 +42,11 @@ class ClassificationFiles(TaskFiles):
       temperature: The divisor of the logits; None if none was fitted.
       thresholds: The lowest probability that assigns each label of a
         multi-label task; None for 0.5.
-      reject_below: The lowest probability of an answer; None for any.
+      reject_below: The lowest probability of an answer; None allows any.
       reject_label: The answer if no label reaches `reject_below`.
       calibrates: Whether temperature and thresholds are fitted on dev.
-      reject_precision: The share of correct answers that `reject_below`, fitted
-        on dev, must reach; None if it is not fitted.
+      reject_precision: The share of correct answers that a fitted
+        `reject_below` must reach on dev; None if it is not fitted.
     """
 
     kind: ClassVar[str] = "classification"
@@ -117,7 +117,7 @@ class ClassificationFiles(TaskFiles):
         return {name: x for name, x in values.items() if x is not None}
 
     def with_threshold(self, stored: Mapping[str, Any]) -> Self:
-        """Returns the files with the model's `confidence` for unset fields."""
+        """Returns the files; the model's `confidence` fills unset fields."""
         known = self.stored({**stored, **self.confidence()})
         values = {x: known.get(x) for x in confidence.FIELDS}
         return dataclasses.replace(self, **values)
@@ -161,7 +161,7 @@ class ClassificationFiles(TaskFiles):
     def with_labels_of(self, path: str) -> Self:
         """Returns the files with a training set's labels, if still unknown.
 
-        Evaluation needs them, too, if the model does not name its labels.
+        Evaluation needs the labels, too, if the model does not name them.
         """
         if self.labels is not None or self.problem_type == "regression":
             return self
@@ -188,7 +188,7 @@ class ClassificationFiles(TaskFiles):
     ) -> Iterator[InputExample]:
         """Yields the texts of a file with the columns of the training data.
 
-        `keep_empty` yields empty texts, too, instead of refusing them.
+        `keep_empty` yields empty texts, too, instead of raising an error.
         """
         if self.official is not None:
             return classification_examples.read_official_texts(

@@ -2,7 +2,7 @@
 
 Shapes:
   N: number of texts.
-  H: values of an embedding.
+  H: number of values in an embedding.
 """
 
 import dataclasses
@@ -137,9 +137,9 @@ class PairsTask(PairFiles, EmbeddingsTask):
     """Learns embeddings from pairs of texts, for models of `EmbeddingsTask`.
 
     Anchors are trained to be closer to their positive than to the other texts
-    of all rows in a step (`in_batch_losses`). If pairs have a score, the cosine
-    of a pair's vectors is trained to equal it. On dev, each anchor searches the
-    positives and negatives of the whole file.
+    of all rows in a step (`in_batch_losses`). If pairs have scores, the cosine
+    of a pair's vectors is trained to equal its score. On dev, each anchor
+    searches the positives and negatives of the whole file.
     """
 
     def _is_scored(self, kind: str) -> bool:
@@ -189,8 +189,8 @@ class PairsTask(PairFiles, EmbeddingsTask):
     def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
         """Returns <float32>[B]: cross entropies, or squared errors of cosines.
 
-        sentence-transformers calls these MultipleNegativesRankingLoss and
-        CosineSimilarityLoss.
+        sentence-transformers calls these losses MultipleNegativesRankingLoss
+        and CosineSimilarityLoss.
         """
         if SCORES not in batch:
             return in_batch_losses(
@@ -254,8 +254,8 @@ def in_batch_losses(
 
     Args:
       embeddings: <float32>[B, C, H]: anchor, positive and maybe negative.
-      text_ids: <int32>[B, C], a number for each text or each class of texts.
-      is_row: <bool>[B], False for rows of weight 0: no candidates.
+      text_ids: <int32>[B, C]; texts with equal ids count as one text.
+      is_row: <bool>[B], False for rows of weight 0, which are no candidates.
 
     Returns:
       <float32>[B].
@@ -287,8 +287,8 @@ def score_retrieval(
     """Returns the nDCG and the mean reciprocal rank of the first 10 texts.
 
     Each distinct anchor searches all distinct positives and negatives. Its
-    positives are relevant; any other text that equals the anchor is left out.
-    A single relevant text at rank 2 gives 0.63 and 0.5.
+    positives are relevant. The anchor's own text is left out unless it is
+    relevant. A single relevant text at rank 2 gives nDCG 0.63 and 0.5.
 
     Args:
       groups: Anchor, positive and maybe negative of each example.

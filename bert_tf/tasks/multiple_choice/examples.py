@@ -22,7 +22,7 @@ from bert_tf.tasks.task_files import TaskFiles
 
 # Matches "2", and "2.0" from programs that read columns as floats.
 _INDEX = re.compile(r"[0-9]+(\.0+)?")
-# Test sets have these in place of secret labels, so the label is unknown.
+# Test sets have these values for secret labels, so the label is unknown.
 _HIDDEN = ("", "-1")
 _ORDER_SALT = 5
 
@@ -56,8 +56,8 @@ class Columns:
       start: The words that all choices of a row begin with, or None.
       label: The correct choice, by the name of its column or its index from
         0; or None.
-      right: The column in `choices` that is correct in every row, instead of
-        `label`.
+      right: The column in `choices` that is correct in every row, in files
+        without a `label`; or None.
     """
 
     choices: tuple[str, ...]
@@ -141,8 +141,8 @@ def read_examples(
 
     If the correct choice is always in the same column, the choices of each row
     are shuffled, depending on the row's line alone. A model scores each choice
-    independently, so it learns the same. Without shuffling, a model that gives
-    all choices the same score would seem perfect, as the first choice wins.
+    independently, so the order does not change what it learns. Without
+    shuffling, equal scores could seem perfect, as the first choice then wins.
 
     Args:
       path: A file that `tables.read_table` reads.
@@ -205,8 +205,8 @@ def parse_row(row: Any, columns: Columns) -> MultipleChoiceExample:
     """Converts a mapping to an example.
 
     Args:
-      row: Column to text, or {"context": text, "choices": [text, ...]}; other
-        keys are ignored.
+      row: Maps columns to texts, or is {"context": text, "choices": [text,
+        ...]}; other keys are ignored.
       columns: The columns of the training data.
 
     Raises:
@@ -275,7 +275,7 @@ def _listed_choices(
 def _choices_of_columns(
     where: str, values: Mapping[str, Any], columns: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the choices; the last columns may be empty."""
+    """Returns the choices of a row; the last columns may be empty."""
     count = len(columns)
     while count > 2 and values.get(columns[count - 1]) in (None, ""):
         count -= 1
@@ -315,7 +315,7 @@ def _reorder(
     examples: Sequence[MultipleChoiceExample], lines: Sequence[int]
 ) -> list[MultipleChoiceExample]:
     """Shuffles the choices of each example; the example's line is the seed."""
-    # This imports TensorFlow, so import it only to shuffle choices.
+    # The module imports TensorFlow, so import it only to shuffle choices.
     from bert_tf import stateless_random
 
     most = max(len(example.choices) for example in examples)
@@ -380,7 +380,7 @@ class MultipleChoiceFiles(TaskFiles):
         return examples
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
-        # `read` may shuffle choices: sort them, so equal rows have equal keys.
+        # `read` may shuffle choices. Sort them, so equal rows have equal keys.
         return [
             SplitKey(x.context or tuple(sorted(x.choices))) for x in examples
         ]

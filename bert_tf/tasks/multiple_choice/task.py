@@ -65,7 +65,7 @@ class MultipleChoiceFeatures(PackedRows):
         """
         first = self.example_splits[indices][:, np.newaxis]
         count = self.example_splits[indices + 1][:, np.newaxis] - first
-        # The same C in all batches, so that shapes can be static.
+        # Use the same C in all batches, so that shapes can be static.
         position = np.arange(np.diff(self.example_splits).max())
         is_there = position < count  # [B, C]
         inputs = {}
@@ -85,8 +85,8 @@ def convert_examples_to_features(
     """Tokenizes, truncates and packs the context with each of its choices.
 
     Section 4.4 of the paper: [CLS] context [SEP] choice [SEP]; without a
-    context [CLS] choice [SEP]. Pairs are truncated like pairs of texts. Either
-    all examples have a label or none has.
+    context [CLS] choice [SEP]. A context and its choice are truncated like a
+    pair of texts. Either all examples have a label or none has.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
@@ -188,7 +188,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         tokenizer: BertTokenizer,
     ) -> list[Prediction]:
         """Returns the probabilities of each example's choices."""
-        del features, tokenizer  # Each row of outputs is an example.
+        del features, tokenizer  # `outputs` has one row per example.
         logits = tf.constant(np.stack(outputs[_LOGITS]), tf.float64)
         counts = [len(example.choices) for example in examples]
         is_there = tf.sequence_mask(counts, logits.shape[1])
@@ -211,7 +211,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         """
         logits = outputs[_LOGITS]
         if is_there is not None:
-            # If all choices of a row are missing, mask none of them.
+            # If a row lacks all choices, mask none, so that the logits count.
             is_there |= ~tf.reduce_any(is_there, -1, keepdims=True)
             logits = tf.where(is_there, logits, logits.dtype.min)
         probs = tf.nn.softmax(logits)
@@ -299,7 +299,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         self, example: MultipleChoiceExample, label: Any
     ) -> MultipleChoiceExample:
         """Returns the example with the index of its correct choice."""
-        # Choices of a list are named by index, so the label may be an index.
+        # `label` is an index or a name. Choices in a list are named by index.
         name = label_values.parse_label(label, example.names, "single_label")
         return dataclasses.replace(example, label=example.names.index(name))
 

@@ -24,18 +24,18 @@ from bert_tf.tasks.task_files import TaskFiles
 # Words are separated as in run_squad.py:232-235 of the original.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 # Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
-# spaces, so a "word" of them is a passage or a name. It is a passage if it is
-# longer than _LONGEST_NAME, or if such characters are at least _UNSPACED_SHARE
-# of the paragraph (in SQuAD at most 5%); otherwise it is a name.
+# spaces, so a "word" in them is a passage or a name. A word is a passage if it
+# is longer than _LONGEST_NAME, or if such characters are at least
+# _UNSPACED_SHARE of the paragraph (in SQuAD at most 5%); else it is a name.
 _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 _LONGEST_NAME = 20
 _UNSPACED_SHARE = 0.2
-# The columns of tables and the keys of rows.
+# The columns of tables to predict, and the keys of rows given as mappings.
 QUESTION, CONTEXT, ID = "question", "context", "id"
-# The number of question ids that are logged; --verbose_logging logs all.
+# The number of ids of left-out questions to log; --verbose_logging logs all.
 MAX_IDS = 5
 
 
@@ -150,7 +150,7 @@ def read_dataset(
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    """Logs a warning only once, although a file may be read twice."""
+    """Logs a warning only once, even if a file is read twice."""
     logging.warning("%s", message)
 
 
@@ -204,9 +204,9 @@ def build_examples(
     Source: read_squad_examples (run_squad.py:227-306 of the original).
 
     Raises:
-      UserError: If, in training, a question has no answer or, with
-        `version_2_with_negative`, has neither "answers" nor "is_impossible", or
-        no question is left.
+      UserError: In training, if no question is left, or a question lacks its
+        answer. With `version_2_with_negative`, also if a question has neither
+        "answers" nor "is_impossible".
     """
     examples = []
     unmatched = []
@@ -247,7 +247,7 @@ def build_examples(
 def _report_training(
     source: str, count: int, unmatched: Sequence[str], max_ids: int | None
 ) -> None:
-    """Logs how many questions there are to train on, and which are left out."""
+    """Logs how many questions are trained on, and which are left out."""
     total = count + len(unmatched)
     if not count:
         raise UserError(
@@ -338,13 +338,13 @@ def _add_answer(
         )
     text, offset = answer
     last = offset + len(text) - 1
-    # An answer may begin or end between words: take the word before.
+    # An answer may begin or end at white space: take the word before it.
     start = bisect.bisect(example.doc_token_starts, offset) - 1
     end = bisect.bisect(example.doc_token_starts, last) - 1
     if not text.strip() or start < 0 or last >= context_length:
         return None
-    # Search within the words, which may be longer than the answer, such as
-    # "(1895-1943)." for 1895. They may contain U+00A0, so normalize spaces.
+    # A word may be longer than the answer, as "(1895-1943)." for 1895, so look
+    # within the words. Words may contain U+00A0, so normalize spaces.
     words = " ".join(example.doc_tokens[start : end + 1])
     if " ".join(text.split()) not in " ".join(words.split()):
         return None
@@ -462,7 +462,7 @@ class SquadFiles(TaskFiles):
 
     Attributes:
       version_2_with_negative: Whether some questions have no answer.
-      verbose_logging: Whether all questions that are left out are logged.
+      verbose_logging: Whether to log the ids of all questions left out.
     """
 
     kind: ClassVar[str] = "question_answering"
@@ -474,8 +474,8 @@ class SquadFiles(TaskFiles):
     def read(self, split: str) -> tuple[SquadExample, ...]:
         """Reads a SQuAD file.
 
-        As in the original, training questions are left out if the paragraph
-        lacks the answer; they are counted.
+        As in the original, training questions are left out and counted if the
+        paragraph lacks the answer.
 
         Raises:
           UserError: If the file is invalid or has nothing to train on, or a
@@ -511,7 +511,7 @@ class SquadFiles(TaskFiles):
 def check_answers(
     path: str, examples: Sequence[SquadExample], version_2_with_negative: bool
 ) -> None:
-    """Warns of a file that cannot be scored.
+    """Logs a warning if a file cannot be scored.
 
     Raises:
       UserError: If a question of SQuAD 1.1 has no answer.

@@ -25,8 +25,8 @@ from bert_tf.text.vocabulary import Vocabulary
 
 START_POSITIONS = "start_positions"
 END_POSITIONS = "end_positions"
-# Invisible characters belong to the token before them, so they are cut from the
-# end of an answer. U+200B, for instance, separates the words of Thai.
+# A token includes the invisible characters after it, so they are cut from the
+# end of an answer. In Thai, for instance, U+200B may separate words.
 _INVISIBLE = "[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 TRAILING = f"([^{_INVISIBLE[1:]}){_INVISIBLE}+$"
 # The tokenizer is slow for single texts, so many examples share a call.
@@ -43,14 +43,14 @@ class InputFeatures:
       example_index: The index of the window's example.
       input_ids: <int32>[T].
       doc_offset: The position of the paragraph's first token in `input_ids`.
-      word_indices: The word of each paragraph token, <int32>[tokens].
+      word_indices: The index of each paragraph token's word, <int32>[tokens].
       is_max_context: Whether this window has the most context for the token,
         <bool>[tokens].
       is_query_truncated: Whether the question was too long.
       start_position: The answer's first token in `input_ids`; 0, the position
         of [CLS], if the window lacks the answer; None outside training.
       end_position: The answer's last token; 0 and None as above.
-      is_impossible: `is_impossible` of the example.
+      is_impossible: True if the example's paragraph does not have the answer.
       offsets: The start and end of each paragraph token in the paragraph, in
         characters, <int32>[tokens, 2], without trailing invisible characters;
         None in training.
@@ -120,7 +120,7 @@ def convert_examples_to_features(
         )
         words = document = None
         for index, example in chunk:
-            # Questions about one paragraph share `doc_tokens`: convert it once.
+            # Several questions may share a paragraph, so convert it only once.
             if example.doc_tokens is not words:
                 words = example.doc_tokens
                 document = _Document(example, tokens)
@@ -182,7 +182,7 @@ class _Tokens:
         return self._ids[self._slice(text)]
 
     def offsets(self, text: str) -> np.ndarray:
-        """Returns starts and ends in a text, in characters: <int32>[n, 2]."""
+        """Returns the tokens' starts and ends, in characters: <int32>[n, 2]."""
         offsets = self._offsets[self._slice(text)]
         for row in offsets if re.search(_INVISIBLE, text) else ():
             row[1] = row[0] + len(re.sub(TRAILING, r"\1", text[slice(*row)]))
@@ -194,7 +194,7 @@ class _Tokens:
 
 
 def _to_characters(texts: Sequence[str], places: tf.RaggedTensor) -> np.ndarray:
-    """Converts ragged byte offsets [n, None] to characters, <int32>[tokens]."""
+    """Converts ragged offsets [n, None], in bytes, to characters <int32>[n]."""
     encoded = [text.encode() for text in texts]
     is_first = np.frombuffer(b"".join(encoded), np.uint8) & 0xC0 != 0x80
     num_before = np.concatenate([[0], np.cumsum(is_first, dtype=np.int32)])
@@ -210,8 +210,8 @@ class _Document:
 
     Attributes:
       ids: <int32>[n].
-      word_indices: The word of each token, <int32>[n].
-      first_tokens: The first token of each word, and n, <int>[words + 1].
+      word_indices: The index of each token's word, <int32>[n].
+      first_tokens: <int>[words + 1], the first token of each word, then n.
     """
 
     def __init__(self, example: SquadExample, tokens: _Tokens) -> None:
@@ -236,7 +236,7 @@ class _Document:
         return np.concatenate([*rows, np.zeros([0, 2], np.int32)])
 
     def spans(self, max_length: int, doc_stride: int) -> list[tuple[int, int]]:
-        """Returns the windows: the first token and the number of tokens.
+        """Returns each window's first token and number of tokens.
 
         10 tokens with `max_length` 4 and stride 3 give (0, 4), (3, 4), (6, 4).
         """
@@ -253,9 +253,9 @@ class _Document:
     def find(self, example: SquadExample, answer: np.ndarray) -> range:
         """Returns the token range of the answer.
 
-        A word may be longer than the answer, as "(1895-1943)." for 1895, so
-        the answer's own tokens are searched within its words. In unspaced text
-        the range has the tokens that overlap the answer's characters.
+        A word may be longer than the answer, as "(1895-1943)." for 1895, so the
+        answer's tokens are looked for within the words that contain it. In
+        unspaced text, the range has the tokens that overlap the answer.
         """
         if example.answer_start is not None:
             first = example.answer_start
@@ -293,15 +293,15 @@ def _find_max_context(
     """Returns the window with the most context for each token: <int>[n].
 
     A token's score in a window is the smaller of its left and right contexts,
-    plus 0.01 times the window's length; the first of equal windows wins. With
-    windows of tokens 0-3 and 2-5, token 2 has 1 in the first and 0 in the
-    second, and token 3 has 0 in the first and 1 in the second.
+    plus 0.01 times the window's length. On a tie the first window wins. If the
+    windows have tokens 0-3 and 2-5, token 2 scores 1.04 in the first window and
+    0.04 in the second; token 3 scores 0.04 and 1.04.
 
     Source: _check_is_max_context (run_squad.py:513-547 of the original).
     """
     best = np.zeros([num_tokens], np.int64)
     best_scores = np.full([num_tokens], -1.0)
-    # Go window by window, as [windows, tokens] would not fit in memory.
+    # Use a loop: an array [windows, tokens] would not fit in memory.
     for number, (start, length) in enumerate(spans):
         shown = slice(start, start + length)
         left = np.arange(length)

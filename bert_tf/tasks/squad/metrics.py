@@ -39,11 +39,11 @@ def evaluate(
 
     Returns:
       For SQuAD 1.1 `exact_match` and `f1`. For 2.0 `exact`, `f1` and `total`,
-      also for the questions with (`HasAns_`) and without an answer (`NoAns_`).
+      also for questions with (`HasAns_...`) and without answer (`NoAns_...`).
 
     Raises:
-      UserError: If a question of 2.0 is not answered, or a question has no
-        reference answers or, for 1.1, an empty list.
+      UserError: If a question has no reference answers. For 1.1 also if their
+        list is empty, for 2.0 also if a question is missing in `answers`.
     """
     for example in examples:
         _check(example, version_2_with_negative)
@@ -100,10 +100,10 @@ def find_best_threshold(
 ) -> tuple[float, float]:
     """Finds the threshold with the best F1 on questions with known answers.
 
-    It tries every threshold that changes an answer: for null odds of -2 and 1,
-    these are just below -2, -2 and 1. The official search differs in two ways:
-    it also separates questions with equal odds, which no threshold can do, and
-    it returns 0 if it is best not to answer.
+    It tries every threshold that changes an answer. For null odds of -2 and 1
+    there are three: -2, 1, and the number just below -2. The official search
+    differs in two ways. It also separates questions with equal odds, which no
+    threshold can do. And it returns 0 if answering no question is best.
 
     Returns:
       The highest F1 of any threshold of `SquadPrediction.answer`, in percent,
@@ -122,7 +122,7 @@ def find_best_threshold(
         best = prediction.best_non_null
         if_answered.append(_score(example, best.text if best else "")[1])
         if_not.append(_score(example, "")[1])
-    # Questions with odds up to the threshold are answered: add up their gains.
+    # A threshold answers all questions with odds up to it: add up their gains.
     order = np.argsort(null_odds, kind="stable")
     odds = np.array(null_odds)[order]
     unanswered = _PERCENT * np.array(if_not)
@@ -150,7 +150,7 @@ def _score(example: SquadExample, answer: str) -> tuple[float, float]:
 
 
 def _tokens(text: str) -> list[str]:
-    """Returns the words that count: no case, punctuation or articles."""
+    """Returns the words in lower case, without punctuation and articles."""
     text = text.lower().translate(_NO_PUNCTUATION)
     return _ARTICLES.sub(" ", text).split()
 

@@ -23,7 +23,7 @@ from bert_tf.tasks.squad.features import InputFeatures
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 
-# The original gives this answer if SQuAD 1.1 has no candidate.
+# The original's answer to a question of SQuAD 1.1 without candidates.
 _PLACEHOLDER = "empty"
 _EXAMPLES_AT_ONCE = 1024
 # Replaces a probability of 0, which has no logarithm.
@@ -113,8 +113,8 @@ class OriginalTexts:
 
     def __init__(self, tokenizer: BertTokenizer, words: Iterable[str]) -> None:
         self._tokens = tokenizer.vocabulary.tokens
-        # The original normalizes each span. Words are independent, so all of
-        # them are normalized at once, which is faster.
+        # The original normalizes each span. A word is normalized regardless of
+        # its neighbors, so normalize all words at once, which is faster.
         unique = list(dict.fromkeys(words))
         normalized = tokenizer.split_words(unique).to_list()
         self._normalized = {
@@ -167,11 +167,11 @@ def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
 
     Args:
       pred_text: The tokens joined to words.
-      tok_text: The paragraph's words, normalized and split at punctuation.
-      num_chars: The number of characters of the paragraph's words.
+      tok_text: The span's words, normalized and split at punctuation.
+      num_chars: The number of characters of the span's raw words.
 
     Returns:
-      The first and the last character.
+      The indices of the first and the last character in the raw words.
     """
     start = tok_text.find(pred_text)
     num_tok_chars = len(tok_text) - tok_text.count(" ")
@@ -221,7 +221,7 @@ def predict_answers(
             if version_2_with_negative:
                 null = _find_null(windows)
                 candidates.append(null)
-            # The sort is stable, as in the original, so ties keep their order.
+            # The sort is stable, as in the original: ties keep their order.
             candidates.sort(key=lambda one: one.score, reverse=True)
             nbest = _keep_best(candidates, null, example, find, n_best_size)
             yield _to_prediction(example.qas_id, nbest, null)
@@ -282,7 +282,7 @@ def _find_candidates(
 
 
 def _best_indices(logits: np.ndarray, n_best_size: int) -> np.ndarray:
-    """Returns the indices of the greatest logits, the first of equals first."""
+    """Returns the indices of the greatest logits; on ties, lower ones first."""
     return np.argsort(-logits, kind="stable")[:n_best_size]
 
 
@@ -308,7 +308,7 @@ def _keep_best(
     find: Callable[..., tuple[str, int, int]],
     n_best_size: int,
 ) -> list[NbestPrediction]:
-    """Returns the best distinct answers; probabilities are computed later."""
+    """Returns the best distinct answers, with 0 in place of probabilities."""
     nbest: dict[str, NbestPrediction] = {}
     for one in candidates:
         if len(nbest) >= n_best_size:
@@ -393,7 +393,7 @@ def read_nbest(path: str) -> dict[str, dict[str, float]]:
     """Reads an nbest_predictions.json.
 
     Returns:
-      Question id to answer to probability.
+      Maps each question id to its answers, and each answer to its probability.
 
     Raises:
       UserError: If the file is invalid.
@@ -415,9 +415,9 @@ def combine(
 ) -> list[SquadPrediction]:
     """Combines systems by the mean probability of each answer.
 
-    An answer that is not among a system's n best has probability 0 there. The
-    null odds come from the mean probabilities, so a single system keeps its
-    odds. The paper does not specify how its seven systems were combined.
+    If an answer is not among a system's n best, its probability there is 0. The
+    null odds are computed from the mean probabilities; one system alone keeps
+    its null odds. The paper does not specify how it combined seven systems.
 
     Returns:
       The predictions in the order of the first file.
@@ -456,7 +456,7 @@ def _combine_question(
     for system in systems:
         for text, probability in system.items():
             total[text] = total.get(text, 0.0) + probability
-    # The sort is stable: among equal probabilities, the first read is first.
+    # The sort is stable: equally probable answers stay in the order read.
     nbest = tuple(
         NbestPrediction(text, total[text] / len(systems))
         for text in sorted(total, key=lambda text: total[text], reverse=True)

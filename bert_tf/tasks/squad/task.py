@@ -41,9 +41,9 @@ class SquadTask(SquadFiles, task.Task):
       n_best_size: The number of starts and ends tried in each window, and of
         answers kept.
       max_answer_length: The maximum number of tokens in an answer.
-      null_score_diff_threshold: "No answer" is predicted if its score exceeds
-        the best answer's by more than this. None means that no threshold is
-        chosen yet; the original's 0 then applies.
+      null_score_diff_threshold: "No answer" is predicted if its score minus the
+        best answer's score exceeds this. None means that no threshold is chosen
+        yet; the original's 0 then applies.
       mask_padding: Whether padding is masked in training and prediction, so
         that results do not depend on the length of a batch. The original does
         not mask it: padding takes part in the softmax and may be among the n
@@ -153,7 +153,7 @@ class SquadTask(SquadFiles, task.Task):
     ) -> list[SquadPrediction]:
         """Returns the n best answers of each example, over its windows.
 
-        With `files`, answers have the texts of the original's prediction files.
+        If the task has `files`, the answers' texts equal the original's.
         `outputs` may be empty: paragraphs without words have no windows.
         """
         logits = []
@@ -201,7 +201,7 @@ class SquadTask(SquadFiles, task.Task):
         if prediction.null_odds is not None:
             values["no_answer_score"] = entries[""].probability
         elif entry.start is None:
-            # Without candidates, the answer is the original's "empty": score 0.
+            # Without candidates, the text is the original's "empty": score 0.
             values["score"] = 0.0
         return values
 
@@ -225,7 +225,7 @@ class SquadTask(SquadFiles, task.Task):
     ) -> "SquadTask":
         """Selects the `null_score_diff_threshold` with the best F1.
 
-        SQuAD 1.1 has no threshold, and a threshold that is set is kept.
+        SQuAD 1.1 has no threshold. A threshold that is already set is kept.
         """
         is_chosen = self.null_score_diff_threshold is not None
         if is_chosen or not self.version_2_with_negative:
@@ -297,7 +297,7 @@ class SquadTask(SquadFiles, task.Task):
         return squad_examples.add_answer(example, label)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the settings that prediction needs, without training's."""
+        """Returns the settings that prediction needs."""
         return {name: getattr(self, name) for name in _SAVED}
 
     @classmethod
@@ -310,8 +310,8 @@ class SquadTask(SquadFiles, task.Task):
         return self.null_score_diff_threshold or 0.0
 
 
-# The settings that task.json stores for predictions. It lacks `mask_padding`:
-# prediction always masks padding, because the lengths of its batches vary.
+# The settings that task.json stores. `mask_padding` is not among them, because
+# loaded models always mask padding, as the lengths of their batches vary.
 _SAVED = (
     "name",
     "max_seq_length",

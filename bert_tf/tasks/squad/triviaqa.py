@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.io import text_files
 
-# Matches a word or mark, so counts are close to the official conversion's.
+# Matches a word or mark. Their number is close to the official token count.
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _WORD = re.compile(r"\w+")
 
@@ -32,7 +32,7 @@ def convert_to_squad(
 
     The paragraph is the unchanged beginning of the document, up to and
     including its `max_tokens`-th word or mark. The answer is the first
-    occurrence of the question's value, or else of the first alias that occurs.
+    occurrence of the given "Value", or else of the first alias that occurs.
     Answers are compared word by word, ignoring case and marks between words,
     so no answer begins or ends within a word.
 
@@ -82,7 +82,7 @@ def convert_to_squad(
 def _read_questions(
     input_file: str,
 ) -> Iterator[tuple[dict[str, Any], list[list[str]], list[str]]]:
-    """Yields each question, its answers' words and its documents' files."""
+    """Yields each question, its answers as words, and its documents' files."""
     values = text_files.read_json(input_file)
     questions = text_files.require_value(values, "Data", list, input_file)
     for number, question in enumerate(questions):
@@ -125,7 +125,7 @@ def _words(text: str) -> list[str]:
 
 
 def _read_beginning(path: str, max_tokens: int) -> str:
-    """Returns a document up to and including its n-th token."""
+    """Returns a document up to and including its `max_tokens`-th token."""
     lines = []
     left = max_tokens
     for _, line in text_files.read_lines(path):

@@ -1,8 +1,8 @@
 """Tagging examples: sentences with tags in CoNLL-2003's format, or raw text.
 
-Each line has a word and its other columns, an empty line ends a sentence, and
--DOCSTART- starts a document; or each row of a table is a sentence. Files may
-have tags of any scheme in `schemes`; examples always have IOB2.
+A line has a word and its other columns, an empty line ends a sentence, and
+-DOCSTART- starts a document. In a table, each row is a sentence. Files may have
+tags of any scheme in `schemes`; examples always have IOB2.
 """
 
 import collections
@@ -34,7 +34,7 @@ from bert_tf.tasks.task_files import existing_files
 ALONE = -1
 # The arguments of `read_examples` that task.json stores if they are set.
 OPTIONS = ("sentence_column", "comment_prefix", "tag_names")
-# Beginnings of lines between documents: CoNLL-2003, OntoNotes and CoNLL-U.
+# Prefixes of lines between documents in CoNLL-2003, OntoNotes and CoNLL-U.
 _DOCUMENT_STARTS = (
     "-DOCSTART-",
     "#begin document",
@@ -45,15 +45,15 @@ _DOCUMENT_STARTS = (
 # is the word "#" with its tag.
 _COMMENT = re.compile(r"#\s+(id|sent_id|text|newpar|source)\b")
 _SPACES = re.compile(" +")
-# The columns of tables; a table has one of them.
+# The columns of tables: a table has texts, or words under one of two names.
 TEXT = tables.TEXT_COLUMN
 WORDS = ("words", "tokens")
-# The columns of tags for words, and of [start, end, label] for texts.
+# The columns of tags in tables of words, and of spans in tables of texts.
 _TAGS = ("tags", "ner_tags", "labels")
 _SPANS = ("label", "labels")
 _RECORDS = (".jsonl", ".json", ".parquet")
 _TABLES = (".csv", *_RECORDS)
-# The number of first lines that determine the format of a .txt file.
+# The number of a .txt file's first lines that are read to find its format.
 _NUM_PEEKED_LINES = 100
 # The possible names of files in --data_dir, without ending.
 _STEMS = {**USUAL_STEMS, "dev": ("dev", "valid", "validation", "devel")}
@@ -67,9 +67,9 @@ class TaggingExample:
 
     Attributes:
       words: The words, as they are in the file.
-      tags: Their tags in IOB2, or None.
+      tags: The words' tags in IOB2, or None.
       document: The number of the document; its sentences are consecutive.
-        `ALONE` for a document of one sentence.
+        `ALONE` if the sentence is a document by itself.
       line: The line of the first word, from 1; 0 without a file.
       offsets: The start and end of each word in raw text, in characters; None
         without raw text.
@@ -106,8 +106,8 @@ def read_examples(
     first line with a word has one, else by spaces. A .jsonl, .json or .parquet
     file has a sentence per row, in one of two forms. A row has a list "words"
     or "tokens" and a list "tags", "ner_tags" or "labels" (or the named
-    columns). Or it has a "text" and a list of [start, end, label], "label" or
-    "labels".
+    columns). Or it has a "text", and a list of [start, end, label] under
+    "label" or "labels".
 
     Args:
       path: The file; if it ends in ".gz", it is decompressed.
@@ -115,16 +115,16 @@ def read_examples(
         backwards, or its name in the first line, which is then a header.
       tag_column: The column of the tags, in the same form; None reads none.
       may_lack_tags: If True, a file may lack the column of the tags.
-      sentence_column: A column with the number or name of the sentence. A
-        sentence begins where it changes; an empty value continues a sentence.
+      sentence_column: A column with the number or name of the sentence. A new
+        value begins a sentence; an empty value continues the sentence.
       comment_prefix: Lines with this prefix before a sentence are skipped. None
-        skips lines with "#" that have another number of columns, or that begin
-        as "# id".
-      tag_names: The names of tags that are numbers.
+        skips lines that begin with "#" if they have another number of columns
+        than words have, or begin like "# id".
+      tag_names: The names of the tags if the file has numbers instead.
 
     Raises:
       UserError: If there is no word, the number of columns varies, a word or
-        the chosen column is missing, or a tag is of no scheme.
+        the chosen column is missing, or a tag fits no scheme.
     """
     if tables.file_ending(path) in _RECORDS:
         examples = _read_records(path, word_column, tag_column)
@@ -243,7 +243,7 @@ def _read_records(
 
 
 def _find(values: Mapping[str, Any], names, column: int | str | None) -> Any:
-    """Returns the value in a named column, or else in a usual column."""
+    """Returns the value in the named column; without a name, in `names`."""
     names = (column,) if isinstance(column, str) else names
     return next((values[x] for x in names if values.get(x) is not None), None)
 
@@ -345,11 +345,11 @@ def _to_examples(
     word_column, tag_column, sentence_column = columns
     document, name, words = 0, None, ()
     sentence: list[_Row] = []
-    # The additional empty row ends the last sentence, so it is yielded, too.
+    # Append an empty row to end the last sentence, or else it would be lost.
     for row in itertools.chain(rows, [_Row(0, [])]):
         begins = not row.fields
         if row.fields and sentence_column is not None:
-            # Files may name a sentence only at its first word: "" continues it.
+            # A sentence may be named only at its first word: "" continues it.
             key = row.fields[sentence_column].strip() or name
             begins, name = key != name, key
         if sentence and begins:
@@ -450,17 +450,16 @@ def read_inputs(
     The ending of the file (before .gz) determines its format:
 
     - .csv, .jsonl, .json, .parquet: a table, one example per row. The column
-      "text" has raw texts; or, except in .csv, `word_column`, "words" or
-      "tokens" has lists of words. A .csv without "text" is read as columns if
-      there is a `sentence_column`.
+      "text" has raw texts. Except in .csv, a column `word_column`, "words" or
+      "tokens" with lists of words may replace it. A .csv without "text" is read
+      as columns if there is a `sentence_column`.
     - .tsv: a table if its first line has a column "text", does not end with a
       tag, and "text" is not `word_column`; else columns.
     - .txt: raw text, one example per line. It is read as columns if there is a
       `sentence_column` or `comment_prefix`, or a line begins with -DOCSTART-.
       It is also read as columns if all lines of the first sentence, without
       comments, have the same number of fields, at least two, and end with a
-      tag. So a file of untagged columns, or of tags as PER, needs another
-      ending.
+      tag. Untagged columns, or columns with tags as PER, need another ending.
     - .conll and all further endings: columns, one example per sentence.
 
     Raises:
@@ -514,7 +513,7 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
       column: The key of the mapping, if it is known.
 
     Raises:
-      UserError: If it is none of these.
+      UserError: If `row` has none of these forms.
     """
     value = row
     if isinstance(row, dict):
@@ -527,7 +526,7 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
                 f"Received: {value[:80]!r}."
             )
     if isinstance(value, str):
-        # This imports TensorFlow, so import it only for raw texts.
+        # The module imports TensorFlow, so import it only for raw texts.
         from bert_tf.text import words as words_lib
 
         words = words_lib.split_words(value)
@@ -551,7 +550,7 @@ def open_texts(path: str, word_column: int | str) -> tuple[tables.Table, str]:
       there, else "text", "words" or "tokens".
 
     Raises:
-      UserError: If the table has none of these columns, or texts and words.
+      UserError: If the table has none of these columns, or "text" and "words".
     """
     table = tables.read_table(path)
     if word_column in table.columns:
@@ -594,7 +593,7 @@ def _has_columns(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingFiles(TaskFiles):
-    """Files of words with a tag for each.
+    """Files of words, each with a tag.
 
     Attributes:
       labels: "O" and the tags B-type and I-type of each type; empty until the
@@ -674,7 +673,7 @@ class TaggingFiles(TaskFiles):
     def check_inputs(self, path: str) -> None:
         form = (self.word_column, self.sentence_column, self.comment_prefix)
         if has_texts(path, *form):
-            # Splitting texts would import TensorFlow, so check columns only.
+            # Splitting texts would import TensorFlow, so check only columns.
             open_texts(path, self.word_column)
         else:
             super().check_inputs(path)

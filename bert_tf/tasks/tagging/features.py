@@ -43,12 +43,12 @@ class TaggingFeatures(PackedRows):
       label_ids: <int32>[sum of lengths], -1 where there is no label; None
         without labels.
       word_rows: <int32>[W], the window in which a word has the most context,
-        -1 if it is in none.
-      word_positions: <int32>[W], the word's first token in this window.
+        -1 if the word is in no window.
+      word_positions: <int32>[W], the word's first position in this window.
       word_splits: <int64>[number of examples + 1], the bounds of the
         examples' words.
-      num_words_without_token: The number of words that consist of characters
-        that the tokenizer drops, as control characters. They are tagged O.
+      num_words_without_token: The number of words with only characters that
+        the tokenizer drops, such as control characters. They are tagged O.
       num_truncated_words: The number of words after the last window. They are
         tagged O.
     """
@@ -95,7 +95,7 @@ def convert_examples_to_features(
       max_seq_length: The maximum number of tokens in a window, with [CLS] and
         [SEP].
       labels: The names of the labels in the order of their ids; None ignores
-        the examples' tags. Other tags have no label.
+        the examples' tags. Tags that are not in `labels` get no label.
       context: The unit that a window may span.
       doc_stride: The maximum distance between the starts of windows, in
         tokens, at most `max_seq_length` - 2; None for a single window, so the
@@ -113,7 +113,7 @@ def convert_examples_to_features(
     )
     word_rows = windows.rows.numpy()
     word_positions = windows.places.numpy() + 1
-    # `cut` appends an empty window for each text without tokens; drop these.
+    # Drop the empty windows that `cut` appends for texts without tokens.
     is_window = windows.tokens.row_lengths() > 0
     window_tokens = tf.ragged.boolean_mask(windows.tokens, is_window)
     segments, _ = packing.find_segments([window_tokens])
@@ -176,7 +176,7 @@ def _units(
 def _convert_tags(
     examples: Sequence[TaggingExample], labels: Sequence[str]
 ) -> np.ndarray:
-    """Returns <int32>[W], the label ids of all words, -1 for other tags."""
+    """Returns <int32>[W], the label id of each word; -1 if its tag has none."""
     ids = {label: number for number, label in enumerate(labels)}
     for example in examples:
         if example.tags is None:

@@ -13,7 +13,7 @@ OUTSIDE = "O"
 _IN_IOB = dict(zip("BSUIMEL", "BBBIIII", strict=True))
 _TAG = re.compile(r"([BSUIMEL])-(\S+)")
 _LETTER = re.compile("[BSUIMEL]")
-# Matches types without letters, as PER; b-per, PER-B and o are malformed tags.
+# Matches a type alone, such as PER, but no malformed tag as b-per, PER-B or o.
 _NAME = re.compile(
     r"(?!(?i:[bsuimel][-_]|o$|.*[-_][bsuimel]$))[^\W\d_](?:[^\s=]*[^\s=-])?"
 )
@@ -29,9 +29,9 @@ def to_iob(
 ) -> tuple[Sequence[Sequence[str]], str | None, tuple[int, int] | None]:
     """Converts the tags of a file to O, B-type and I-type.
 
-    S-PER B-LOC E-LOC of BIOES becomes B-PER B-LOC I-LOC. Tags without letters,
-    as PER, all become I-, so neighbors of one type are one entity. Letters
-    without a type get the type ENTITY.
+    S-PER B-LOC E-LOC of BIOES becomes B-PER B-LOC I-LOC. A type alone, as PER,
+    becomes I-PER, so neighbors of one type are one entity. Letters without a
+    type get the type ENTITY.
 
     Returns:
       The tags; the name of the scheme unless it is IOB; and the sentence and
@@ -42,7 +42,7 @@ def to_iob(
         valid = {tag for tag in tags if pattern.fullmatch(tag)}
         if valid:
             break
-    # More than 200 "types" are words of a wrong column: all are invalid.
+    # More than 200 "types" must be words of a wrong column, so none is valid.
     if pattern is _NAME and len(valid) > 200:
         valid = set()
     if valid != tags:
@@ -66,7 +66,7 @@ def to_iob(
     scheme = next((x for x in names if letters <= set(x)), "mixed")
 
     def convert(tag, previous):
-        # IOE has no B-, so any tag after E- begins another entity.
+        # IOE has no B-, so an I- or E- after E- begins another entity.
         begins = previous[0] in "ELSU" and tag != OUTSIDE
         return f"B{new[tag][1:]}" if begins else new[tag]
 
@@ -96,9 +96,9 @@ def detect_scheme(
 ) -> Literal["IOB1", "IOB2", "mixed"] | None:
     """Returns the tagging scheme of sentences.
 
-    An entity begins with I- in IOB1, or with B- directly after another entity
-    of its type; in IOB2 it always begins with B-. "mixed" means that sentences
-    differ, None that there are no entities.
+    In IOB1 an entity begins with I-, or with B- directly after another entity
+    of its type. In IOB2 every entity begins with B-. "mixed" means that the
+    tags break both rules, None that there are no entities.
     """
     breaks_iob1 = breaks_iob2 = has_entity = False
     for tags in sentences:
@@ -115,7 +115,7 @@ def detect_scheme(
 
 
 def _with_previous(tags: Iterable[str]):
-    """Yields each tag and the one before it."""
+    """Yields each tag with the tag before it; the first tag follows O."""
     previous = OUTSIDE
     for tag in tags:
         yield tag, previous
@@ -126,7 +126,7 @@ def from_spans(spans: Any, offsets: Any) -> tuple[list[str], int]:
     """Returns tags from spans [start, end, label], and how many spans moved.
 
     Words are tagged whole, so a span moves if it starts or ends inside a word:
-    with words at 0-4 and 5-9, [5, 8, "LOC"] gives O, B-LOC and moves.
+    with words at 0-4 and 5-9, [5, 8, "LOC"] gives O, B-LOC and counts as moved.
     """
     tags, num_moved = [OUTSIDE] * len(offsets), 0
     for span in spans:

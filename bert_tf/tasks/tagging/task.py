@@ -1,7 +1,7 @@
 """The tagging task: a tag for each word, as in named entity recognition.
 
 Section 5.3 of the paper: each word's first token is classified, without a CRF,
-in a window with as much of its document as fits; fine-tuned or feature-based.
+in a window with as much of its document as fits.
 
 Shapes:
   N: rows of features, which are windows.
@@ -58,7 +58,7 @@ class TaggingTask(TaggingFiles, task.Task):
       doc_stride: The distance between the starts of windows, in tokens; 0 for
         a single window; None for half of `max_seq_length`.
       head: "linear" or "bilstm".
-      approach: "fine_tuning" or "feature_based".
+      approach: "fine_tuning" or "feature_based" (a frozen encoder).
       layer_combination: For "feature_based", the encoder layers that are used.
       lstm_size: Units per direction of BiLSTMs; None for the model's default.
       head_dropout_prob: Dropout before the classification layer.
@@ -92,7 +92,7 @@ class TaggingTask(TaggingFiles, task.Task):
         tokenizer: BertTokenizer,
         is_training: bool = False,
     ) -> TaggingFeatures:
-        """Converts sentences to windows; logs the words that are dropped."""
+        """Converts sentences to windows; logs how many words are dropped."""
         features = tagging_features.convert_examples_to_features(
             examples,
             tokenizer,
@@ -123,10 +123,10 @@ class TaggingTask(TaggingFiles, task.Task):
 
     @property
     def stride(self) -> int | None:
-        """The distance between windows in tokens; None for one window."""
+        """The tokens between the starts of windows; None for one window."""
         if self.doc_stride is None:
             return max(self.max_seq_length // 2, 1)
-        # The model may read fewer tokens than in training: limit the stride.
+        # The model may read fewer tokens than in training, so limit the stride.
         return min(self.doc_stride, self.max_seq_length - 2) or None
 
     def model_arguments(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class TaggingTask(TaggingFiles, task.Task):
     def featurize_unlabeled(
         self, examples: Sequence[TaggingExample], tokenizer: BertTokenizer
     ) -> TaggingFeatures:
-        """Converts sentences to windows; words' first tokens get weight 1."""
+        """Converts sentences to windows; first tokens of words get weight 1."""
         any_tag = self.labels[0]
         return self.featurize(
             [
@@ -193,7 +193,7 @@ class TaggingTask(TaggingFiles, task.Task):
           NotFiniteError: If the model computes numbers that are not finite.
         """
         del examples, tokenizer  # The features have all that is needed.
-        # Words without a token read row 0, so append a row: there may be none.
+        # Append a row, because `decode` reads row 0 for words without a token.
         ids = keras.utils.pad_sequences(
             [*outputs.get(_TAG_IDS, ()), [0]], padding="post"
         )
@@ -218,9 +218,9 @@ class TaggingTask(TaggingFiles, task.Task):
 
         Args:
           outputs: `logits` <float>[N, T, L], or `tag_ids` <int32>[N, T].
-          rows: <int32>[...], the rows of words' first tokens, -1 for no token,
-            which is tagged O.
-          positions: <int32>[...], the positions of these tokens.
+          rows: <int32>[...], the row of each word's first token; -1 for a word
+            that is in no row, which is tagged O.
+          positions: <int32>[...], the position of this token in its row.
         """
         ids = outputs.get(_TAG_IDS)
         if ids is None:
