@@ -352,8 +352,7 @@ def similar_documents(
     if not len(signatures):
         return original
     try:
-        # Allocate the file now: if the disk is full, this raises an error, but
-        # writing to the map would kill the process.
+        # Allocate now: on a full disk, a write to the map would end the process.
         with open(path, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, 8 * bands * len(signatures))
         keys = np.memmap(path, np.uint64, "r+", shape=shape)

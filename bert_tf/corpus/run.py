@@ -217,8 +217,7 @@ def _choose(
     """Chooses the documents of the text and of the held-out text.
 
     Returns:
-      The positions of the documents to write, by "text" and "heldout"; and the
-      result of `share_languages`, or None if no language is given.
+      Positions to write, by "text" and "heldout"; and shares of languages.
     """
     is_kept = decisions.documents == 0
     orders = {}

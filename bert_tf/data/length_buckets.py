@@ -57,8 +57,8 @@ def fewest_padding(
     Args:
       lengths: <int64>[N], at most `max_seq_length`.
       max_seq_length: The greatest length, which is always chosen.
-      num_lengths: Maximum number of lengths. All but the greatest are multiples
-        of 8.
+      num_lengths: Maximum number of lengths. Each length but the greatest is a
+        multiple of 8.
     """
     choices = np.array(every_multiple(max_seq_length))
     # Number of examples that fit into each choice.

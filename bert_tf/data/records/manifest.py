@@ -257,7 +257,7 @@ def find(record_files: Sequence[str]) -> Manifest | None:
         accents, or lengths, or if a manifest is damaged.
     """
     read_once = functools.cache(read)
-    # Equal data sets share a fingerprint, so keep one of their manifests.
+    # Keep one manifest per fingerprint: files of one command share all counts.
     distinct, entries, without = {}, {}, []
     for path in record_files:
         output_files = filter(None, (_unsharded(path), path))
