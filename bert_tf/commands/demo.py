@@ -44,14 +44,14 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 
 RESULTS = "eval_results.txt"
-# This is 13 million tokens. Below 8 million, the model only learns word counts.
+# These steps read 13 million tokens; 8 million only teach word frequencies.
 TRAIN_STEPS = 1600
 # Held-out records are masked as in the original, so scores are comparable.
 AS_ORIGINAL = (
     "--masked_lm_prob=0.15 --max_predictions_per_seq=10 --dupe_factor=1"
 )
-# Minimum scores on held-out text. Without learning, words predicted by frequency
-# score about 0.13, and the most common label scores 0.25.
+# Minimum scores on held-out text. A guess by frequency scores about 0.13 for
+# words and 0.25 for labels.
 REQUIRED = {"masked_lm_accuracy": 0.3, "classifier's accuracy": 0.55}
 MASKED = "If the file does not [MASK], an error is raised."
 SENTENCES = (
@@ -77,7 +77,7 @@ class DemoConfig(options.Flags):
 def main(config: DemoConfig) -> None:
     root = config.output_dir
     steps = config.num_train_steps or TRAIN_STEPS
-    # Each number of steps has its folder, or a run would resume a shorter run.
+    # Use a folder per number of steps, or a run would resume a shorter run.
     pretrained = f"{root}/pretrained_{steps}_steps"
     library = f"{root}/library_{steps}_steps"
 
@@ -110,8 +110,8 @@ def main(config: DemoConfig) -> None:
     run_step("The best words for [MASK]", f"{filling} --text={MASKED}")
 
     # The model is narrow, so its learning rate is higher than in the paper, and
-    # one epoch is enough. To compile more than 3 sequence lengths would take
-    # longer than they save.
+    # one epoch is enough. Compiling more than 3 sequence lengths would take more
+    # time than it saves.
     finetuning = f"""run/finetune_classifier.py --task_name=custom
         --train_file={tables[0]} --dev_file={tables[1]}
         --text_column=sentence --label_column=library

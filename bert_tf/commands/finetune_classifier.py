@@ -183,7 +183,7 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
     from bert_tf.tasks.task_files import TRAIN
 
     if stored.get("kind", "classification") != "classification":
-        stored = {"kind": stored["kind"]}  # The columns are another task's.
+        stored = {"kind": stored["kind"]}  # Drop another task's columns.
     find = _find_own_files if config.is_custom else _find_official_files
     task = find(config, stored).with_threshold(stored).with_confidence(config)
     weights = config.class_weights if config.do_train else None

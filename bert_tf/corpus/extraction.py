@@ -29,7 +29,7 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import files
 
-# Increase it if the parts change, or a resumed run would reuse outdated parts.
+# Increase this if parts change, or a resumed run would reuse outdated parts.
 _VERSION = 4
 # Parts depend on these flags: if one changes, all chunks are extracted again.
 _FLAGS = (

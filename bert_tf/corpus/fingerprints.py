@@ -17,8 +17,8 @@ import numpy as np
 
 from bert_tf.corpus.documents import Document
 
-# Permutations of a MinHash signature. With 128, the estimate of a similarity of
-# 0.8 has a standard error of 0.035.
+# Number of permutations in a MinHash signature. With 128, the estimate of a
+# similarity of 0.8 has a standard error of 0.035.
 NUM_PERM = 128
 # Words in a shingle, as in FineWeb (https://arxiv.org/abs/2406.17557).
 SHINGLE_LENGTH = 5
@@ -53,7 +53,7 @@ def hash_words(text: str) -> np.ndarray:
     """
     words = _WORD.findall(text.lower())
     return np.fromiter(
-        # JSON may contain a lone surrogate, which "strict" would reject.
+        # Text from JSON may have lone surrogates, which "strict" would reject.
         (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words),
         np.uint32,
         len(words),

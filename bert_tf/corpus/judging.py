@@ -43,11 +43,11 @@ _KEPT = 0
 # The sizes of this many documents are summed at once, which bounds memory.
 _BLOCK = 1 << 18
 
-# Number of hashes in a partition, and of hashes read at once. It bounds memory:
+# Number of hashes in a partition, and of hashes read at once. Memory is bounded:
 # sorting a partition takes about 40 bytes per hash.
 _PARTITION = 1 << 22
 
-# Minimum probability that two documents at the threshold are compared.
+# Minimum probability to compare two documents at the similarity threshold.
 _RECALL = 0.95
 # Number of signatures that are read at once: 8 MB.
 _ROWS = 1 << 14
@@ -263,7 +263,7 @@ def equal_runs(
       For each partition with repeated keys: their positions, int64, grouped by
       key and ascending in a group; and where each group starts, int64.
     """
-    # Use a power of two, so that the lowest bits of a key are its partition.
+    # Use a power of two, so that a key's lowest bits give its partition.
     partitions = 1 << max((len(keys) - 1) // _PARTITION, 0).bit_length()
     for partition in range(partitions):
         selected, positions = _select(keys, considered, partitions, partition)
@@ -352,7 +352,7 @@ def similar_documents(
     if not len(signatures):
         return original
     try:
-        # Allocate now: on a full disk, a write to the map would end the process.
+        # Allocate now: on a full disk, a write to the map ends the process.
         with open(path, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, 8 * bands * len(signatures))
         keys = np.memmap(path, np.uint64, "r+", shape=shape)

@@ -54,7 +54,7 @@ _DISAMBIGUATION = re.compile(
     r"täsmennyssivu|täsmennys|egyért|anlam ayrımı|dəqiqləşdirmə|dezambig|"
     r"dezambiguizare|gwahaniaethu|idirdhealú|maana|nyahkekaburan|"
     r"მრავალმნიშვნელოვანი|բազմիմաստություն|"
-    # With arguments, this template is a link in an article, so match it bare.
+    # With arguments, the next template is a link, so match it without them.
     r"توضيح(?=\s{0,9}\}\})|صفحة توضيح|ضد ابہام|"
     r"αποσαφήνιση|פירושונים|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
     r"(?:[^{}|\s]{0,9}の)?曖昧さ回避|동음이의(?: 문서)?|동명이인|"
@@ -119,7 +119,7 @@ class PageParser:
 
             context = multiprocessing.get_context("spawn")
             self._pipe, other = context.Pipe()
-            # A daemon ends with this process; another child would outlive it.
+            # Make it a daemon, or else it would outlive this process.
             self._process = context.Process(
                 target=serve, args=(other,), daemon=True
             )
@@ -157,7 +157,7 @@ def serve(pipe: Connection) -> None:
 
     # Ctrl-C reaches this process, too, but only the main process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # SIGPROF's default action ends even C code; a Python handler would not.
+    # Use SIGPROF's default action, which ends even C code; a handler would not.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     while True:
         try:
@@ -231,7 +231,7 @@ def _parse(
     if (root.findtext("ns") or namespaces.get(prefix, "0")) != "0":
         reason = OTHER_NAMESPACE
     elif root.find("redirect") is not None or re.match(
-        # Not \w+, which does not match vowel signs, as in Hindi and Thai.
+        # \w+ alone would not match vowel signs, as in Hindi and Thai.
         r"\s*#\w[^\s:\[\]]*\s*:?\s*\[\[[^\]\n]+\]\]",
         text,
     ):

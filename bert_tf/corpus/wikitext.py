@@ -33,7 +33,7 @@ _FILE = re.compile(
 # flags, -{flags|text}-. Only the first script is kept.
 _VARIANTS = re.compile(r"-\{(?:([^{}|\n]*)\|)?([^{}\n]*)\}-")
 _VARIANT = re.compile(r"\s*(?:[^:;]*=>)?\s*[a-z]{2,3}(?:-[a-z]+)*\s*:")
-# A text in scripts with one of these flags is not shown.
+# A -{...}- with one of these flags shows no text.
 _UNSEEN_VARIANTS = frozenset("HT-")
 _LANGUAGE_LINK = re.compile(r"simple|[a-z]{2,3}(-[a-z-]+)?")
 # The parser returns unclosed markup as text, so this markup is removed later.

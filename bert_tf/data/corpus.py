@@ -27,11 +27,11 @@ _QUOTATION = re.compile(
 _QUOTATION_MARKS = re.compile('[“"«„‘]')
 # Quotations that are nested more deeply stay whole, so recursion is bounded.
 _MAX_NESTING = 3
-# sentencex takes quadratic time for unpaired marks, so longer text is first cut
-# into stretches of up to 20,000 characters, at a space if possible.
+# sentencex takes quadratic time for unpaired marks. So text is first cut into
+# stretches of up to 20,000 characters, at a space if possible.
 _STRETCH = re.compile(r"(?s).{1,20000}(?:(?<=\s)|\Z)|.{20000}")
 
-# A hash of this many characters decides whether a document is in a sample.
+# Number of first characters whose hash decides if a document is in a sample.
 _HASHED_CHARS = 1 << 16
 
 

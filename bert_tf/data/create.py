@@ -43,8 +43,8 @@ _GENERATORS = {
     "streaming": streaming_generator.generate,
 }
 
-# A larger share of random pairs causes a warning. Lines of sentences give 54%,
-# lines of paragraphs 73%: if a paragraph fills a sequence, B must be random.
+# Above this share of random pairs, warn. One sentence per line gives 54%. One
+# paragraph per line gives 73%: if A fills a sequence, B must be random.
 _MOST_RANDOM_NEXT = 0.6
 _NUM_LENGTH_BARS = 32
 
@@ -165,7 +165,7 @@ def _find_finished(name: str) -> Made | None:
 def _work_dir(config: Flags, name: str) -> str:
     """Returns the work folder, from which a killed run resumes."""
     if "://" in name and not config.runner:
-        # Workers map files of this folder into memory, so it must be local.
+        # Workers map files of this folder into memory, so use a local folder.
         key = hashlib.sha256(name.encode()).hexdigest()[:16]
         return os.path.join(tempfile.gettempdir(), f"bert_tf-{key}.work")
     return f"{name}.work"

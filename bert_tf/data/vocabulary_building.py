@@ -39,7 +39,7 @@ _BATCH_CHARS = 1 << 22
 _BATCHES_PER_WORKER = 2
 # Words tokenized at once for the report, so that memory is bounded.
 _WORDS_PER_CALL = 1 << 16
-# If fragments and unused lines have a larger share, a warning is logged.
+# A warning is logged if a larger share of the lines is fragments or unused.
 _MAX_SPARE = 0.1
 # Attributes of `CountedText`; Beam workers write a file for each of them.
 _SIDES = ("learned", "heldout")
@@ -273,7 +273,7 @@ def count_text(
         progress.bar(total, "counting words", "B", hidden=in_worker) as bar,
         concurrent.futures.ThreadPoolExecutor(workers) as pool,
     ):
-        # Line by line, because a document may be larger than memory.
+        # Read line by line, because a document may be larger than memory.
         documents = corpus.group_lines(
             corpus.read_numbered_lines(
                 paths,
@@ -340,7 +340,7 @@ def _count_on_beam(config: Flags, paths: list[str], text: CountedText) -> None:
     # Imported here because Apache Beam is optional.
     from bert_tf.distribute import beam_runner
 
-    # A machine runs several workers, so each uses a single process.
+    # A machine runs several workers, so each worker uses a single process.
     local = dataclasses.replace(
         config, runner=None, beam_options="", num_processes=1
     )

@@ -306,7 +306,7 @@ def _write_files(
             growing[number] = concatenate_parts(
                 plan, number, per_file, output_files[number], unfinished
             )
-        if next(growing[number], True):  # True once all are appended.
+        if next(growing[number], True):  # True once all parts are appended.
             del growing[number]
 
     with (

@@ -233,12 +233,12 @@ class InstancePlanner:
         document that B must not come from, and B's target length.
         """
         document, first, stop = self._store.span(span)
-        # Use Python integers: a loop over numpy's is several times slower.
+        # Use Python integers: a loop over numpy integers would be much slower.
         offsets = self._store.sentence_offsets[first : stop + 1].tolist()
         target = self._max_num_tokens
         if (
             rng.random() < self._config.short_seq_prob
-        ):  # Once per pass (lines 230-241 of the original).
+        ):  # One draw per pass (original: lines 230-241).
             target = rng.randint(2, target)
         draw = rng.random if self._config.next_sentence_pairs else None
         _plan_instances(plan, document, offsets, target, draw)

@@ -26,7 +26,7 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import files as bert_files
 from bert_tf.io import progress
 
-# Increase it if the records change, or a resume would mix old and new records.
+# Increase this if records change, or a resume would mix old and new records.
 _VERSION = 1
 # Paths and parallelism do not change the records, so the hash leaves them out.
 _PLACES = ("input_file", "num_processes", "output_file", "vocab_file")
