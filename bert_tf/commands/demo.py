@@ -110,8 +110,8 @@ def main(config: DemoConfig) -> None:
     run_step("The best words for [MASK]", f"{filling} --text={MASKED}")
 
     # The model is narrow, so its learning rate is higher than in the paper, and
-    # one epoch is enough. Compiling more than 3 sequence lengths would take more
-    # time than it saves.
+    # one epoch is enough. Compiling more than 3 sequence lengths would take
+    # more time than it saves.
     finetuning = f"""run/finetune_classifier.py --task_name=custom
         --train_file={tables[0]} --dev_file={tables[1]}
         --text_column=sentence --label_column=library

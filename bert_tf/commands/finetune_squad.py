@@ -34,7 +34,7 @@ _READING_FLAGS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadConfig(FinetuneConfig):
-    """Flags of run/finetune_squad.py; most of the first are the original's."""
+    """Flags of run/finetune_squad.py; the first are mostly the original's."""
 
     reads_pooler = False
 

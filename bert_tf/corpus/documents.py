@@ -68,7 +68,7 @@ class Reason:
       count: Number of dropped documents or paragraphs.
       characters: Total length of these documents or paragraphs.
       samples: [priority, id, text] of the texts with the lowest priorities.
-        Priorities are hashes, so the samples are random, in any input order.
+        The priorities are hashes, so the samples are a random choice.
     """
 
     count: int = 0

@@ -233,7 +233,7 @@ def _cut(
     work_dir: str,
     element: tuple[int, InputFile],
 ) -> Iterator[tuple[Chunk, str]]:
-    """Yields the chunks that have no part yet; stores the keys of all."""
+    """Yields a file's chunks that have no part; stores all chunks' keys."""
     number, file = element
     keys = []
     for chunk in inputs.split(file):

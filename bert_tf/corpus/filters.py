@@ -43,7 +43,7 @@ def clean(
 
     Returns:
       The document with its remaining paragraphs, or None if it is dropped; and
-      a list of the dropped paragraphs, with a dropped document at its end.
+      a list of the dropped paragraphs and, at the end, the dropped document.
     """
     paragraphs, dropped = [], []
     for paragraph in document.paragraphs:
@@ -139,7 +139,7 @@ def detect_language(text: str) -> str:
 
 
 def check_languages(languages: str | None) -> None:
-    """Raises `UserError` if py3langid does not detect one of the languages."""
+    """Raises `UserError` if py3langid cannot detect one of the languages."""
     if languages is None:
         return
     labels = _load_identifier().labels
@@ -161,7 +161,7 @@ def _load_identifier() -> Any:
 def read_ngrams(patterns: str) -> np.ndarray:
     """Returns the hashes of all 13-grams in the files to exclude.
 
-    A 13-gram is within one text. A text is a string value in a .json, .jsonl or
+    No 13-gram spans two texts. A text is a string value in a .json, .jsonl or
     Parquet file, a cell of a .csv file, or a tab-separated cell of another
     file. A text of fewer than 13 words has no 13-gram.
 

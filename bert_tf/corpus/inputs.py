@@ -233,7 +233,7 @@ def _cut(
 
 
 def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Cuts pieces between dumps; yields (contents, whether it starts one)."""
+    """Cuts pieces where dumps start; yields (contents, starts a dump)."""
     starts_dump = True
     for piece in pieces:
         # The text of a page never matches, because < is written as &lt; there.
@@ -267,7 +267,7 @@ def _read_utf8(
 def _find_end(
     contents: bytearray, separators: tuple[bytes, ...], searched: int
 ) -> int | None:
-    """Returns the end of a chunk's last separator, else of the next one."""
+    """Returns the end of a chunk's last separator, or of the next one."""
     ends = [
         (contents.rfind(x, 0, _CHUNK_BYTES), len(x))
         for x in separators

@@ -43,7 +43,7 @@ _KEPT = 0
 # The sizes of this many documents are summed at once, which bounds memory.
 _BLOCK = 1 << 18
 
-# Number of hashes in a partition, and of hashes read at once. Memory is bounded:
+# Number of hashes in a partition, and of hashes read at once. It limits memory:
 # sorting a partition takes about 40 bytes per hash.
 _PARTITION = 1 << 22
 
@@ -313,7 +313,7 @@ def choose_bands(threshold: float, num_perm: int) -> tuple[int, int]:
     1 - (1 - threshold^rows)^bands. More rows mean fewer comparisons, so the
     function chooses the most rows with a probability of at least 0.95. In the
     example, 7 rows give 0.986; 8 rows would give 0.947. datasketch's
-    `MinHashLSH` would choose (9, 13) and miss 60% of such pairs.
+    `MinHashLSH` would choose (9, 13) and miss 60% of the pairs at 0.8.
 
     >>> choose_bands(0.8, 128)
     (18, 7)
@@ -395,8 +395,8 @@ def _compare(
     """Compares the documents of each run; stores duplicates in `original`.
 
     Each round compares the first document of a run with the rest of the run,
-    then removes it and its duplicates. In a run a b c d with a = b and c = d,
-    round 1 compares a with b, c and d, and round 2 compares c with d.
+    then removes this document and its duplicates. In a run a b c d with a = b
+    and c = d, round 1 compares a with b, c, d, and round 2 compares c with d.
     """
     lengths = np.diff(starts, append=len(positions))
     runs = np.repeat(np.arange(len(starts)), lengths)

@@ -17,7 +17,7 @@ _KEYS_SHOWN = 9
 
 
 def paragraphs_of(text: str) -> tuple[str, ...]:
-    r"""Returns the lines of a text, stripped, without empty ones.
+    r"""Returns the lines of a text, stripped; empty lines are left out.
 
     >>> paragraphs_of("One. \n\n\tTwo.\r\n")
     ('One.', 'Two.')
@@ -35,7 +35,7 @@ def read_text(chunk: Chunk, replace_invalid: bool) -> Iterator[Document]:
     """Yields the documents of a text chunk; blank lines separate documents.
 
     Raises:
-      UserError: If it is not UTF-8 and `replace_invalid` is False.
+      UserError: If the chunk is not UTF-8 and `replace_invalid` is False.
     """
     text = decode(chunk, replace_invalid).replace("\r\n", "\n")
     for piece in _BLANK_LINE.split(text):
@@ -48,7 +48,7 @@ def decode(chunk: Chunk, replace_invalid: bool) -> str:
     """Decodes the payload of a chunk.
 
     Raises:
-      UserError: If it is not UTF-8 and `replace_invalid` is False.
+      UserError: If the chunk is not UTF-8 and `replace_invalid` is False.
     """
     try:
         return chunk.payload.decode(

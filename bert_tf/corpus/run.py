@@ -217,7 +217,7 @@ def _choose(
     """Chooses the documents of the text and of the held-out text.
 
     Returns:
-      Positions to write, by "text" and "heldout"; and shares of languages.
+      Documents to write, by "text" and "heldout"; and shares of languages.
     """
     is_kept = decisions.documents == 0
     orders = {}

@@ -65,7 +65,7 @@ def extract(text: str, hidden: frozenset[str]) -> list[str]:
 
     Args:
       text: The wikitext.
-      hidden: Prefixes of links that show no text, in lower case: "file", ...
+      hidden: Prefixes of links that show no text, in lower case (as "file").
     """
     code = mwparserfromhell.parse(text, skip_style_tags=True)
     plain = "".join(_visible(code, hidden))

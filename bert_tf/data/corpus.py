@@ -158,15 +158,15 @@ def empty_corpus_error(
 
 
 def count_bytes(files: Sequence[str]) -> int:
-    """Returns the total size of files: the sum of the `on_bytes` calls."""
+    """Returns the total size of files: the sum of all `on_bytes` arguments."""
     return sum(map(compression.stored_size, files))
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Splits a paragraph into sentences, stripped, none of them empty.
+    """Splits a paragraph into stripped, non-empty sentences.
 
-    The library sentencex keeps quotations whole, which makes sentences of
-    hundreds of words in novels. So quotations are split like other text.
+    The library sentencex keeps quotations whole. In novels, a quotation may
+    have hundreds of words, so quotations are split like other text.
     """
     sentences = (
         sentence.strip()

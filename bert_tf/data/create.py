@@ -269,7 +269,7 @@ def _warnings(config: Flags, result: GenerationResult) -> list[str]:
 
 
 def _num_predictions(config: Flags, counts: RecordCounts) -> np.ndarray:
-    """Returns predictions by record length, without their maximum."""
+    """Returns the number of predictions by record length, without a limit."""
     lengths = np.arange(len(counts.length_histogram))
     if config.left_to_right:
         return lengths - config.num_special_tokens

@@ -179,9 +179,9 @@ class TokenStore:
         return len(self.document_offsets) - 1
 
     def span(self, number: int) -> tuple[int, int, int]:
-        """Returns the document, the first sentence and the stop of a span.
+        """Returns a span's document, its first sentence and its stop sentence.
 
-        Span i < num_documents is document i, or its beginning if it is long.
+        Span i < num_documents is document i, or the beginning if it is long.
         The remaining spans of long documents follow. If document 0 of 2 is cut
         in three, the spans 0, 1, 2, 3 are in the documents 0, 1, 0, 0.
         """

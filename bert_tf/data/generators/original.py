@@ -69,8 +69,8 @@ def generate(
 ) -> GenerationResult:
     """Writes records to the files in turn; all files appear at the end.
 
-    The text has one sentence per line. `work_dir` is unused, so after a kill
-    the whole work is repeated.
+    The text has one sentence per line. `work_dir` is unused, so a killed run
+    starts from the beginning.
 
     Raises:
       UserError: If no document has a token.
@@ -170,7 +170,7 @@ def _create_pairs(
     index: int,
     rng: random.Random,
 ) -> Iterator[tuple[Sentence, Sentence, bool]]:
-    """Yields a document's (A, B, whether B is random) (original: 223-297).
+    """Yields (A, B, whether B is random) for a document (original: 223-297).
 
     For a target of 10, sentences of 4, 3 and 5 tokens are a chunk. A is the
     first sentence or the first two. B is the rest of the chunk, or random text;

@@ -168,7 +168,7 @@ def _append_all(
 ) -> None:
     """Tokenizes batches in parallel and appends them in order.
 
-    Processes of `pool` split lines into sentences. If None, lines stay whole.
+    Processes of `pool` split lines into sentences; if None, lines stay.
     """
     waiting: collections.deque = collections.deque()
 

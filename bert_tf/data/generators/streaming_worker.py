@@ -360,9 +360,9 @@ def truncated_lengths(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the lengths after the longer segment is cut token by token.
 
-    If both are equal, B is cut. So the shorter segment is unchanged, or the
-    lengths differ by at most one. For a maximum of 7, lengths 8 and 6 become 4
-    and 3, and 8 and 2 become 5 and 2. All arrays are <int64>[num].
+    If both lengths are equal, B is cut. So the shorter segment is unchanged, or
+    the lengths differ by at most one. For a maximum of 7, lengths 8 and 6
+    become 4 and 3, and 8 and 2 become 5 and 2. All arrays are <int64>[num].
     """
     half = max_num_tokens // 2
     excess = np.maximum(a_lengths + b_lengths - max_num_tokens, 0)

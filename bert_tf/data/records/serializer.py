@@ -161,7 +161,7 @@ def _count_rows(values: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _table(bits: int) -> np.ndarray:
-    """Returns an array whose element i is the varint of i < 2^bits."""
+    """Returns an array of 2^bits elements: element i is the varint of i."""
     slots = _to_slots(np.arange(1 << bits, dtype=np.uint32), -(-bits // 7))
     return slots.view(f"V{slots.shape[1]}")[:, 0]
 

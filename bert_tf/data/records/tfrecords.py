@@ -96,7 +96,7 @@ def _find_fault(framed: bytes, sizes: Sizes) -> str | None:
 
 
 def count_records(path: str) -> int:
-    """Returns the number of records in a file, by their lengths.
+    """Counts the records of a file; reads only their lengths.
 
     Raises:
       UserError: If the file is truncated or not a record file.
