@@ -179,7 +179,7 @@ class TokenStore:
         return len(self.document_offsets) - 1
 
     def span(self, number: int) -> tuple[int, int, int]:
-        """Returns a span's document, its first sentence and its stop sentence.
+        """Returns a span's document, first sentence, and end (exclusive).
 
         Span i < num_documents is document i, or the beginning if it is long.
         The remaining spans of long documents follow. If document 0 of 2 is cut

@@ -218,8 +218,8 @@ def mask_batch(
     flat_ids, most = input_ids.reshape(-1), config.max_predictions_per_seq
     count = num_predictions(lengths, config.masked_lm_prob, most)
     if config.left_to_right:
-        # Predict all tokens, or a uniform sample if there are too many. With the
-        # first tokens instead, the model would learn only beginnings of texts.
+        # Predict all tokens, or a uniform sample if there are too many. With
+        # the first tokens instead, a model would learn only starts of texts.
         count = np.minimum(candidates.sum(axis=1), most)
     if (
         config.do_whole_word_mask or config.max_ngram > 1
