@@ -1,6 +1,6 @@
 """One module per script: its flags, and the `main` that runs it.
 
-A module imports its libraries inside functions, so --help prints at once.
+Modules import their libraries inside functions, so --help prints at once.
 """
 
 import importlib
@@ -17,7 +17,7 @@ def run(command: str) -> None:
       command: The name of a module of this package.
     """
     interrupts.end_at_once()
-    # This import takes 0.1 s: before end_at_once(), Ctrl-C prints a traceback.
+    # Import only now: before end_at_once(), Ctrl-C would print a traceback.
     from bert_tf.flags import cli
 
     cli.run(importlib.import_module(f"bert_tf.commands.{command}").main)

@@ -6,8 +6,8 @@ r"""Converts a BERT from one project's format to another's.
 Formats: tf1 (the original's checkpoints), huggingface, keras_hub, model_garden
 and bert_tf (a model directory); --input may also be a SavedModel of TF Hub or
 Kaggle (tf_hub). The format of --input is detected, unless --from names it.
-Prints how many weights were loaded and rearranged, and which weights are
-missing or unused. These are errors unless --allow_missing matches their names.
+Prints how many weights were loaded and rearranged, and which are missing or
+unused. Missing or unused weights are errors unless --allow_missing names them.
 """
 
 import dataclasses

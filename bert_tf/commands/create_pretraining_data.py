@@ -151,7 +151,7 @@ class CreatePretrainingDataConfig(CorpusConfig):
 
     @property
     def num_special_tokens(self) -> int:
-        """Number of [CLS] and [SEP] in a record; they are never predicted."""
+        """Number of [CLS] and [SEP] tokens in a record."""
         return 3 if self.next_sentence_pairs else 2
 
 

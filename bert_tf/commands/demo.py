@@ -2,10 +2,10 @@ r"""Pretrains, fine-tunes and serves a tiny BERT on text from this machine.
 
   python run/demo.py --output_dir=.demo
 
-The documentation of Python and of installed packages becomes a corpus, a
-vocabulary, records, a tiny BERT that fills in a [MASK], a classifier, and a
-server that runs it on raw text. Each step is a command, which is printed, so
-that it can be repeated with any other text. A second run resumes the first.
+The text is the documentation of Python and of installed packages. From this
+corpus the demo makes a vocabulary, records, a tiny BERT that fills in a [MASK],
+and a classifier, which a server runs on raw text. Each step's command is
+printed, so that you can repeat it with other text. A second run resumes.
 """
 
 import ast
@@ -44,14 +44,14 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 
 RESULTS = "eval_results.txt"
-# 13 million tokens: below 8 million, the model learns only word frequencies.
+# These steps read 13 million tokens; 8 million only teach word frequencies.
 TRAIN_STEPS = 1600
-# Masks held-out records as the original does, so scores are comparable.
+# Held-out records are masked as in the original, so scores are comparable.
 AS_ORIGINAL = (
     "--masked_lm_prob=0.15 --max_predictions_per_seq=10 --dupe_factor=1"
 )
-# Minimum scores on held-out text. Predicting words by their frequency scores
-# about 0.13, predicting the most common label 0.25.
+# Minimum scores on held-out text. A guess by frequency scores about 0.13 for
+# words and 0.25 for labels.
 REQUIRED = {"masked_lm_accuracy": 0.3, "classifier's accuracy": 0.55}
 MASKED = "If the file does not [MASK], an error is raised."
 SENTENCES = (
@@ -77,7 +77,7 @@ class DemoConfig(options.Flags):
 def main(config: DemoConfig) -> None:
     root = config.output_dir
     steps = config.num_train_steps or TRAIN_STEPS
-    # A folder for each number of steps, or a run would resume a shorter run.
+    # Use a folder per number of steps, or a run would resume a shorter run.
     pretrained = f"{root}/pretrained_{steps}_steps"
     library = f"{root}/library_{steps}_steps"
 
@@ -109,9 +109,9 @@ def main(config: DemoConfig) -> None:
     filling = f"run/fill_mask.py --model_dir={pretrained}/model"
     run_step("The best words for [MASK]", f"{filling} --text={MASKED}")
 
-    # The model is narrow, so its learning rate is higher than in the paper and
-    # one epoch is enough. More than 3 sequence lengths would take longer to
-    # compile than they save.
+    # The model is narrow, so its learning rate is higher than in the paper, and
+    # one epoch is enough. Compiling more than 3 sequence lengths would take
+    # more time than it saves.
     finetuning = f"""run/finetune_classifier.py --task_name=custom
         --train_file={tables[0]} --dev_file={tables[1]}
         --text_column=sentence --label_column=library
@@ -170,7 +170,7 @@ def show(text: str) -> None:
 
 def run_step(title: str, command: str, made: str = "") -> None:
     """Runs a command unless `made`, the last path that it writes, exists."""
-    # Split only before `--`, since a folder's name may contain spaces.
+    # Split only before `--`, because a folder's name may contain spaces.
     script, *words = re.split(r"\s+(?=--)", command)
     show(f"\n== {title}\n   {errors.program(script)} {shlex.join(words)}")
     if made and os.path.exists(made):
@@ -206,7 +206,7 @@ def ask_server(model_base_path: str) -> list[dict[str, Any]]:
 
 
 def read_results(path: str) -> dict[str, float]:
-    """Reads results in the original's format: one `name = value` a line."""
+    """Reads results in the original's format, lines of `name = value`."""
     lines = pathlib.Path(path).read_text("utf-8").splitlines()
     pairs = (line.split(" = ") for line in lines)
     return {name: float(value) for name, value in pairs}
@@ -214,16 +214,16 @@ def read_results(path: str) -> dict[str, float]:
 
 # === The corpus ===
 
-# Tests, vendored code and copies, such as the old Keras in TensorFlow.
+# Skipped: tests, vendored code, and copies such as TensorFlow's old Keras.
 _SKIPPED = re.compile(
     r"/(__pycache__|_api|_vendor|idlelib|lib2to3|(dist|site)-packages|test|"
     r"tests|testing|tensorflow/python/keras|turtledemo)/|_test\.py$"
 )
 _CODE = re.compile(r"(?ms)^ *(```|~~~).*?(^ *\1|\Z)|^ *>>>.*?(^ *$|\Z)")
 _HEADING = re.compile(r"(?m)^ *([A-Z][\w ]*:|[-=~^*#]{3,}|[\w, *]+ : .*)$")
-# Blank lines separate paragraphs; bullets and `name: text` begin new ones.
+# Blank lines, bullets and `name: text` start a new paragraph.
 _PARAGRAPH_BREAK = re.compile(r"\n *\n|\n *(?:[-*+] +|(?=\*{0,2}`?\w+`?: ))")
-# Markup to remove: addresses of links, roles, quotes, emphasis, footnotes.
+# Markup to remove: URLs of links, roles, quotes, emphasis and footnotes.
 _MARKUP = re.compile(
     r"\[([^\]]*)\]\([^)]*\)|:\w+:(?=`)|[`*]+|https?://\S+|\[[^\]]*\]_"
 )
@@ -238,16 +238,16 @@ def write_corpus(
 ) -> None:
     """Writes two text files: paragraphs are lines, blank lines end documents.
 
-    Sources are parsed, never imported. A document's name alone decides whether
-    it is held out. `sentence_files` are two .csv files to write: training and
-    held-out sentences, each labeled with the library that it documents.
+    Sources are parsed, never imported. A hash of its name decides whether a
+    document is held out. `sentence_files` are two .csv files to write: training
+    and held-out sentences, each labeled with the library that it documents.
     """
     splits, seen = [[], []], set()
     for library, name, texts in _read_documents(packages):
         paragraphs = [p for text in texts for p in extract_paragraphs(text)]
         fresh = [x for x in dict.fromkeys(paragraphs) if x not in seen]
         seen.update(fresh)
-        # Shorter documents are skipped: they have too little context.
+        # Skip shorter documents, which have too little context.
         if len(fresh) >= 2 and sum(len(x.split()) for x in fresh) >= 40:
             digest = hashlib.sha256(name.encode("utf-8")).digest()
             is_heldout = int.from_bytes(digest[:8], "big") / 2**64 < 0.05
@@ -323,7 +323,7 @@ def _read_scope(name: str, scope: ast.Module) -> Iterator[tuple]:
 
 
 def extract_paragraphs(docstring: str) -> list[str]:
-    """Returns the paragraphs of prose of a docstring, one line each."""
+    """Returns the prose of a docstring as paragraphs of one line."""
     text = _HEADING.sub("\n", _CODE.sub("", docstring))
     blocks = filter(None, _PARAGRAPH_BREAK.split(text))
     texts = (" ".join(_MARKUP.sub(r"\1", block).split()) for block in blocks)

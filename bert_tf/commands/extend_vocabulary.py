@@ -3,8 +3,8 @@ r"""Adds words to a trained model's vocabulary, lengthens its inputs, or both.
   python run/extend_vocabulary.py --input=bert-base-uncased \
       --new_words_file=words.txt --output=output/extended
 
-New words, one a line, replace the vocabulary's [unusedN] lines; the rest are
-added at the end. A new word's embedding starts as the mean embedding of the
+New words, one a line, replace the vocabulary's [unusedN] lines; further words
+are added at the end. A new word's embedding starts as the mean embedding of the
 tokens that the word was split into. A line such as "##itis" adds a token that
 continues words. Old tokens keep their ids. With --max_position_embeddings=1024
 the model reads longer texts; the new positions start as copies of the old ones.

@@ -149,7 +149,7 @@ def main(config: ClassifierConfig) -> None:
 
 
 def _check_few(task_files: Any) -> None:
-    """Checks few-shot training data; warns if a label is not in the dev set."""
+    """Checks few-shot training data; warns of labels the dev set lacks."""
     from bert_tf.tasks.classification import labels as label_values
 
     if task_files.problem_type != "single_label":
@@ -172,8 +172,8 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
 
     Args:
       config: The flags.
-      stored: The contents of the model's task.json, so that its labels and
-        their order are used; {} if the run trains.
+      stored: The contents of the model's task.json, which sets the labels and
+        their order; {} if the run trains.
 
     Raises:
       UserError: If a file is missing or invalid, or the model does not fit

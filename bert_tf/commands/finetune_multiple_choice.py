@@ -92,8 +92,8 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
 
     Args:
       config: The flags.
-      stored: The contents of the model's task.json, so that its columns are
-        the defaults; {} if the run trains.
+      stored: The contents of the model's task.json, which sets the default
+        columns; {} if the run trains.
 
     Raises:
       UserError: If a file is missing.
@@ -124,7 +124,7 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
 
 
 def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
-    """Returns the columns; a flag that is not set gets task.json's column."""
+    """Returns the columns of the flags, or else of `stored`."""
     from bert_tf.tasks.multiple_choice.examples import Columns
 
     if config.context_column is None:
@@ -137,7 +137,7 @@ def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
             or tuple(stored.get("choices", ("choices",)))
         ),
         context=context,
-        # `start` has no flag and fits only stored choices, so new ones drop it.
+        # No flag sets `start`; it fits the stored choices, but not new ones.
         start=None if config.choice_columns else stored.get("start"),
         label=config.label_column or stored.get("label") or "label",
     )

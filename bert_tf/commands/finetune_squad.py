@@ -34,7 +34,7 @@ _READING_FLAGS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadConfig(FinetuneConfig):
-    """Flags of run/finetune_squad.py; the original has most of the first."""
+    """Flags of run/finetune_squad.py; the first are mostly the original's."""
 
     reads_pooler = False
 
@@ -156,7 +156,7 @@ class SquadConfig(FinetuneConfig):
 
     @property
     def may_score_dev(self) -> bool:
-        """True if --predict_file, which may have answers to score, is read."""
+        """True if the run reads --predict_file, which may have answers."""
         return self.do_eval or self.do_predict
 
 
@@ -235,8 +235,8 @@ def build_task(
 
     Args:
       config: The flags.
-      stored_task: Contents of the model's task.json, for its head, and for its
-        threshold unless the flags set one; None if the run trains.
+      stored_task: Contents of the model's task.json, which sets the head, and
+        the threshold unless a flag sets it; None if the run trains.
       task_files: The result of `read`; None leaves the files unread.
     """
     from bert_tf.tasks import task as tasks

@@ -33,10 +33,10 @@ from bert_tf.flags import options
 from bert_tf.flags.finetune import DEFAULT_RATE
 from bert_tf.flags.finetune import FilesConfig
 
-# The paper states no learning rate for feature-based taggers. Their BiLSTMs
-# start from random weights, so the rate is higher than in fine-tuning.
+# The paper states no learning rate for feature-based taggers. The BiLSTMs start
+# from random weights, so this rate is higher than in fine-tuning.
 _FEATURE_BASED_RATE = "1e-3"
-# Defaults for training; otherwise the model's task.json has the values.
+# Defaults for training; a run without training reads the model's task.json.
 _TAGGER_DEFAULTS = {
     "word_column": "0",
     "tag_column": "-1",
@@ -123,7 +123,7 @@ class TaggerConfig(FilesConfig):
             default = _FEATURE_BASED_RATE if is_new else DEFAULT_RATE
             object.__setattr__(self, "learning_rate", default)
         if self.do_train:
-            # Without training, None means the model's value.
+            # In a run without training, None stands for task.json's value.
             for name, default in _TAGGER_DEFAULTS.items():
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, default)
@@ -198,8 +198,8 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
 
     Args:
       config: The flags.
-      stored: The contents of the model's task.json, for its labels and for the
-        defaults of columns and context; {} if the run trains.
+      stored: The contents of the model's task.json, which sets the labels and
+        the defaults of columns and context; {} if the run trains.
 
     Raises:
       UserError: If a file is missing or invalid, or has no entity to learn.
@@ -233,7 +233,7 @@ def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
 
 
 def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns columns, context and stride: flags, task.json or defaults."""
+    """Returns columns, context and stride from flags, `stored` or defaults."""
     from bert_tf.tasks.tagging.examples import TaggingFiles
 
     flags = {
@@ -258,8 +258,8 @@ def build_task(
 
     Args:
       config: The flags.
-      stored_task: The contents of the model's task.json, for its labels, head,
-        approach and default stride; None if the run trains.
+      stored_task: The contents of the model's task.json, which sets labels,
+        head, approach and default stride; None if the run trains.
       task_files: Result of `find_files`; if None, `find_files` is called.
 
     Raises:
@@ -272,7 +272,7 @@ def build_task(
         name: getattr(config, name)
         for name in ("head", "approach", "lstm_size")
     }
-    # The first one; with several combinations, each trial sets its own.
+    # Take the first combination; if there are several, each trial sets its own.
     form["layer_combination"] = config.layer_combinations()[0]
     if config.approach == "feature_based" and not config.layer_combination:
         form["layer_combination"] = DEFAULT_LAYER_COMBINATION

@@ -24,10 +24,10 @@ from bert_tf.distribute import packed_weights
 from bert_tf.flags import options
 from bert_tf.flags.groups import PredictionConfig
 
-# Any other ending gets JSON lines, so endings of other formats are errors.
+# Endings of tables, and endings that are errors. Other files get JSON lines.
 _TABLES = (".csv", ".tsv")
 _NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".feather", ".zip", ".npz")
-# A file with one of these endings gets embeddings.
+# For these endings of --output_file, the output is embeddings.
 _ARRAYS = (".npy", ".parquet")
 
 

@@ -226,7 +226,7 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         return frozenset(unread)
 
     def input_hints(self) -> dict[str, str]:
-        """Returns for each flag how to make its missing files."""
+        """Returns advice on how to make missing input files, by flag."""
         vocab_file = self.vocab_file or "vocab.txt"
         records = self.input_file.split(",")[0].replace("*", "train")
         predictions = self.max_predictions_per_seq

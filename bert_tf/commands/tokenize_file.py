@@ -4,7 +4,7 @@ r"""Tokenizes a text file: one line of text in, one line of JSON out.
       --input_file=text.txt --output_file=tokens.jsonl
 
 Each line of the output is {"ids": [...], "tokens": [...], "offsets": [[start,
-end], ...]}; offsets are bytes of the line of text.
+end], ...]}; offsets count the bytes of the line.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from bert_tf.flags import options
 from bert_tf.flags.groups import NormalizationConfig
 
-# Characters per call, so memory is bounded; a longer line is tokenized whole.
+# Characters per call, which bounds memory; a longer line gets its own call.
 _CHARACTERS_AT_ONCE = 1 << 18
 
 

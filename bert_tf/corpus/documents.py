@@ -1,4 +1,4 @@
-"""Chunks, documents, dropped documents, and their counts by reason."""
+"""Chunks and documents of a corpus, and counts of dropped text by reason."""
 
 import dataclasses
 import hashlib
@@ -14,11 +14,11 @@ class Chunk:
 
     Attributes:
       path: The input file.
-      start: Where the payload starts, for messages: the offset in the
-        decompressed file, or for Parquet the number of the first row.
+      start: Where the payload starts, for error messages: a byte of the
+        decompressed file, or for Parquet the number of a row.
       format: One of the values of --input_format, not "auto".
-      payload: Bytes of lines or pages; for Parquet (row group, first row, stop
-        row), with rows counted from the start of the group.
+      payload: The bytes of the lines or pages. For Parquet, (row group, first
+        row, stop row), with rows counted from the start of the row group.
       header: The XML before the first page of a dump; else "".
       language: The language given with the file, as in de=GLOB; else "".
     """
@@ -36,9 +36,9 @@ class Document:
     """The text of a document and its id.
 
     Attributes:
-      id: Identifies the document in later extractions, too: the page's number
-        in Wikipedia, the --id_column of rows, else a hash of the text.
-      paragraphs: Stripped lines, none empty.
+      id: Stays the same in later extractions: the page's number in Wikipedia,
+        or the value in --id_column, or else a hash of the text.
+      paragraphs: The lines of the text, stripped; no line is empty.
     """
 
     id: str
@@ -52,7 +52,7 @@ class Dropped:
     Attributes:
       id: Id of the document, also if only a paragraph was dropped.
       reason: A few words, such as "redirect".
-      text: The dropped text, or the title if a page was not parsed.
+      text: The dropped text, or the title of a page that was not parsed.
     """
 
     id: str
@@ -65,10 +65,10 @@ class Reason:
     """Everything that was dropped for one reason.
 
     Attributes:
-      count: Documents or paragraphs.
+      count: Number of dropped documents or paragraphs.
       characters: Total length of these documents or paragraphs.
-      samples: [priority, id, text] of the lowest priorities, which are hashes,
-        so the samples are random but do not depend on the order of the texts.
+      samples: [priority, id, text] of the texts with the lowest priorities.
+        The priorities are hashes, so the samples are a random choice.
     """
 
     count: int = 0
@@ -94,7 +94,7 @@ class Tally:
         self.sample(dropped)
 
     def sample(self, dropped: Dropped) -> None:
-        """Adds a sample if its priority is low enough, without counting it."""
+        """Adds a text to the samples if its priority is low; counts nothing."""
         reason = self.reasons.setdefault(dropped.reason, Reason())
         data = f"{dropped.id}\0{dropped.text}".encode("utf-8", "surrogatepass")
         priority = hashlib.blake2b(data, digest_size=8).hexdigest()
@@ -114,7 +114,7 @@ class Tally:
             own.samples = sorted([*own.samples, *reason.samples])[:NUM_SAMPLES]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns values for JSON; `from_json` reads them."""
+        """Returns the tally as JSON values, which `from_json` reads."""
         return {x: dataclasses.asdict(y) for x, y in self.reasons.items()}
 
     @classmethod

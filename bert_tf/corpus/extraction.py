@@ -1,6 +1,6 @@
 """Extraction of chunks into parts, for worker processes.
 
-A part is a file with the documents of a chunk, their fingerprints, and counts.
+A part is a file with a chunk's documents, fingerprints and counts of drops.
 """
 
 import dataclasses
@@ -29,9 +29,9 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import files
 
-# Increase it when parts change, or a resumed run would reuse outdated ones.
+# Increase this if parts change, or a resumed run would reuse outdated parts.
 _VERSION = 4
-# A part depends on these flags, so a changed flag extracts all chunks again.
+# Parts depend on these flags: if one changes, all chunks are extracted again.
 _FLAGS = (
     "text_column",
     "id_column",
@@ -129,8 +129,8 @@ class ExtractOptions:
 def part_key(chunk: Chunk, options: ExtractOptions) -> str:
     """Returns a hash of everything that a part depends on.
 
-    Equal chunks of different files share one part. So when a truncated file is
-    replaced by the whole one, its first chunks are not extracted again.
+    Equal chunks of different files share one part. So if a truncated file is
+    replaced by the complete file, the first chunks are not extracted again.
     """
     digest = hashlib.blake2b(digest_size=16)
     settings = [getattr(options.config, name) for name in _FLAGS]
@@ -233,7 +233,7 @@ def _cut(
     work_dir: str,
     element: tuple[int, InputFile],
 ) -> Iterator[tuple[Chunk, str]]:
-    """Yields a file's chunks without a part; stores the keys of all chunks."""
+    """Yields a file's chunks that have no part; stores all chunks' keys."""
     number, file = element
     keys = []
     for chunk in inputs.split(file):

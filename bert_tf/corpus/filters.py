@@ -29,7 +29,7 @@ SHORT_PARAGRAPH = "short paragraph"
 FEW_LETTERS = "few letters"
 SHORT_DOCUMENT = "short document"
 OTHER_LANGUAGE = "other language"
-# Characters that language detection reads: more would only make it slower.
+# Language detection reads this many characters; more would only take longer.
 _LANGUAGE_CHARACTERS = 2000
 
 NGRAM_LENGTH = 13
@@ -42,8 +42,8 @@ def clean(
     """Applies the filters of run/extract_text.py to a document.
 
     Returns:
-      The document with its remaining paragraphs, or None; and a list of the
-      dropped paragraphs, followed by the document if it was dropped.
+      The document with its remaining paragraphs, or None if it is dropped; and
+      a list of the dropped paragraphs and, at the end, the dropped document.
     """
     paragraphs, dropped = [], []
     for paragraph in document.paragraphs:
@@ -83,8 +83,8 @@ def _find_fault(paragraph: str, config: Flags) -> str | None:
 def fix_encoding(paragraph: str) -> str:
     """Returns the text without encoding damage, stripped and in one line.
 
-    Quotation marks, ligatures, HTML entities and the Unicode form, which ftfy
-    would also change, stay as they are.
+    By default, ftfy would also change quotation marks, ligatures, HTML entities
+    and the Unicode form; here they stay as they are.
 
     >>> fix_encoding("Der Himmel ist schÃ¶n, “sehr”")
     'Der Himmel ist schön, “sehr”'
@@ -139,7 +139,7 @@ def detect_language(text: str) -> str:
 
 
 def check_languages(languages: str | None) -> None:
-    """Raises `UserError` if py3langid does not detect one of the languages."""
+    """Raises `UserError` if py3langid cannot detect one of the languages."""
     if languages is None:
         return
     labels = _load_identifier().labels
@@ -161,16 +161,16 @@ def _load_identifier() -> Any:
 def read_ngrams(patterns: str) -> np.ndarray:
     """Returns the hashes of all 13-grams in the files to exclude.
 
-    A text is a string in .json, .jsonl and Parquet files (keys excepted), a
-    cell of a .csv file, or a tab-separated cell of another file. A text of
-    fewer than 13 words has no 13-gram.
+    No 13-gram spans two texts. A text is a string value in a .json, .jsonl or
+    Parquet file, a cell of a .csv file, or a tab-separated cell of another
+    file. A text of fewer than 13 words has no 13-gram.
 
     Returns:
       uint64 [n], sorted, without repetitions.
 
     Raises:
-      UserError: If a glob matches nothing, a file cannot be read, or none has
-        13 words in a row.
+      UserError: If a glob matches nothing, a file cannot be read, or no text
+        has 13 words.
     """
     found = [np.zeros(0, np.uint64)]
     for pattern in patterns.split(","):
@@ -188,7 +188,7 @@ def read_ngrams(patterns: str) -> np.ndarray:
 
 
 def is_excluded(document: Document, hashes: np.ndarray) -> bool:
-    """Returns True if a document has a 13-gram of the sorted `hashes`."""
+    """Returns True if a 13-gram of the document is in the sorted `hashes`."""
     words = fingerprints.hash_words("\n".join(document.paragraphs))
     own = fingerprints.hash_ngrams(words, NGRAM_LENGTH)
     places = np.searchsorted(hashes, own).clip(max=len(hashes) - 1)

@@ -1,7 +1,7 @@
 """Fingerprints: hashes and MinHash signatures that find duplicates.
 
-Worker processes compute them for the documents of a chunk and store them with
-its part; the parts' arrays are concatenated on disk, in the order of the input.
+Worker processes compute the fingerprints of a chunk's documents and store them
+in its part. The main process concatenates the arrays of all parts on disk.
 """
 
 import dataclasses
@@ -17,14 +17,14 @@ import numpy as np
 
 from bert_tf.corpus.documents import Document
 
-# Permutations of a MinHash signature. With 128, the estimate of a similarity of
-# 0.8 has a standard error of 0.035.
+# Number of permutations in a MinHash signature. With 128, the estimate of a
+# similarity of 0.8 has a standard error of 0.035.
 NUM_PERM = 128
 # Words in a shingle, as in FineWeb (https://arxiv.org/abs/2406.17557).
 SHINGLE_LENGTH = 5
-# Signature values of a document without words, which is never a duplicate.
+# Fills the signature of a text without words, which has no near duplicates.
 NO_SHINGLES = np.uint32(0xFFFFFFFF)
-# Shingles permuted at once: products of more shingles would overflow the cache.
+# Number of shingles permuted at once; more would not fit into the cache.
 _BATCH = 4096
 
 # Chinese, Japanese, Thai, Lao, Khmer and Burmese: words have no spaces between
@@ -53,7 +53,7 @@ def hash_words(text: str) -> np.ndarray:
     """
     words = _WORD.findall(text.lower())
     return np.fromiter(
-        # JSON may contain a lone surrogate, which "strict" would reject.
+        # Text from JSON may have lone surrogates, which "strict" would reject.
         (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words),
         np.uint32,
         len(words),
@@ -68,8 +68,8 @@ def hash_ngrams(words: np.ndarray, length: int) -> np.ndarray:
       length: Words in a sequence.
 
     Returns:
-      uint64 [words - length + 1]; empty if there are fewer words. Words a b c d
-      give the hashes of (a b c) and (b c d) for length 3.
+      uint64 [words - length + 1]; empty for fewer than `length` words. With a
+      length of 3, words a b c d give the hashes of (a b c) and (b c d).
     """
     count = max(len(words) - length + 1, 0)
     hashes = np.zeros(count, np.uint64)
@@ -79,7 +79,7 @@ def hash_ngrams(words: np.ndarray, length: int) -> np.ndarray:
 
 
 def mix(hashes: np.ndarray) -> np.ndarray:
-    """Maps uint64 values one to one to evenly distributed values."""
+    """Scatters uint64 values evenly; different values stay different."""
     for multiplier in _MIX:
         hashes = (hashes ^ (hashes >> _SHIFT)) * multiplier
     return hashes ^ (hashes >> _SHIFT)
@@ -148,8 +148,8 @@ def compute_signature(text: str) -> np.ndarray:
     """Returns the MinHash signature of a text's shingles, uint32 [NUM_PERM].
 
     The share of positions where two signatures are equal estimates the Jaccard
-    similarity of their sets of shingles. A text of fewer words than a shingle
-    is one shingle; without words, the signature is all `NO_SHINGLES`.
+    similarity of the texts' sets of shingles. A text of 1 to 4 words is one
+    shingle. A text without words has only `NO_SHINGLES` in its signature.
     """
     words = hash_words(text)
     shingles = hash_ngrams(words, min(SHINGLE_LENGTH, len(words)))
@@ -162,7 +162,7 @@ def compute_signature(text: str) -> np.ndarray:
 
 
 def concatenate(parts: Iterable[Fingerprints], folder: str) -> Fingerprints:
-    """Concatenates parts on disk; memory holds one part.
+    """Concatenates parts on disk, with only one part in memory at a time.
 
     Args:
       parts: The fingerprints of chunks, in the order of the input.
@@ -193,7 +193,7 @@ def concatenate(parts: Iterable[Fingerprints], folder: str) -> Fingerprints:
 
 
 def _map(path: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Maps a file of rows of `shape` into memory."""
+    """Maps a file into memory as rows of `shape`."""
     row = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     # An empty file cannot be mapped: mmap would raise ValueError.
     if not os.path.getsize(path):

@@ -1,4 +1,4 @@
-"""Input files of text extraction: globs, formats, and cuts into chunks."""
+"""Finds the input files of text extraction and cuts them into chunks."""
 
 import codecs
 import dataclasses
@@ -17,7 +17,7 @@ from bert_tf.io import paths
 from bert_tf.io import tables
 
 _LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*)=(.+)")
-# Decompressed bytes of a chunk and of the largest document; memory holds both.
+# Decompressed bytes: size of a chunk, and maximum size of a document.
 _CHUNK_BYTES = 1 << 22
 _MAX_DOCUMENT_BYTES = 1 << 28
 # Decompressed bytes of a chunk of Parquet rows.
@@ -39,7 +39,7 @@ _XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?$")
 PARQUET_ENDINGS = (".parquet", ".pq")
 _ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": PARQUET_ENDINGS}
-# --input_format=auto rejects these, or it would read them as text.
+# --input_format=auto rejects these endings; it would read such files as text.
 _REFUSED = tuple(
     ".7z .arrow .csv .doc .docx .epub .html .json .pdf .rar .sql .tar "
     ".tfrecord .tgz .tsv .zip".split()
@@ -75,7 +75,7 @@ def find(patterns: str, input_format: str) -> list[InputFile]:
     for pattern in map(str.strip, patterns.split(",")):
         language = ""
         given = _LANGUAGE.fullmatch(pattern)
-        # An existing path may contain =, such as lg=en/part.txt.
+        # An existing path such as lg=en/part.txt has no language before the =.
         if given and not glob.glob(pattern):
             language, pattern = given.groups()
         for path in expand(pattern, "--input_file"):
@@ -90,10 +90,10 @@ def find(patterns: str, input_format: str) -> list[InputFile]:
 
 
 def expand(pattern: str, flag: str) -> list[str]:
-    """Returns the files that match a glob, and Parquet files of folders.
+    """Returns the files that match a glob; for a folder, its Parquet files.
 
     Raises:
-      UserError: If there are none.
+      UserError: If there are no such files.
     """
     if paths.is_remote(pattern):
         return files.expand_globs(pattern, flag)
@@ -115,7 +115,7 @@ def expand(pattern: str, flag: str) -> list[str]:
                 os.path.join(glob.escape(path), "**", f"*{ending}"),
                 recursive=True,
             )
-            # Skip unfinished files, such as those in Spark's _temporary.
+            # Skip unfinished files, as in the folder _temporary of Spark.
             if f"{os.sep}_" not in x.removeprefix(path)
         ]
         if not inside and len(matches) == 1:
@@ -157,8 +157,8 @@ def _format_of(path: str, input_format: str) -> str:
 def fingerprint(path: str) -> str:
     """Returns a hash of a file's size, start and end.
 
-    Hashing a dump of 20 GB takes no time. A change in the middle of a file
-    changes the keys of its parts, except for Parquet, which has only this hash.
+    So a dump of 20 GB takes no time. The hash misses a change in the middle of
+    the file; the keys of the file's parts do change, except for Parquet.
     """
     digest = hashlib.blake2b(digest_size=16)
     with files.open_binary(path) as file:
@@ -206,7 +206,7 @@ def split(
 def _cut(
     file: InputFile, on_bytes: Callable[[int], None] | None
 ) -> Iterator[bytes]:
-    """Yields the contents of a file, cut after separators."""
+    """Yields the contents of a file in pieces that end after a separator."""
     rest = bytearray()
     searched = start = 0
     for block in _read_utf8(file.path, on_bytes):
@@ -233,7 +233,7 @@ def _cut(
 
 
 def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Cuts pieces between dumps; yields (contents, whether a dump starts)."""
+    """Cuts pieces where dumps start; yields (contents, starts a dump)."""
     starts_dump = True
     for piece in pieces:
         # The text of a page never matches, because < is written as &lt; there.
@@ -267,7 +267,7 @@ def _read_utf8(
 def _find_end(
     contents: bytearray, separators: tuple[bytes, ...], searched: int
 ) -> int | None:
-    """Returns where to cut: after a chunk's last separator, or the next one."""
+    """Returns the end of a chunk's last separator, or of the next one."""
     ends = [
         (contents.rfind(x, 0, _CHUNK_BYTES), len(x))
         for x in separators
@@ -325,7 +325,7 @@ def _split_parquet(
     first = 0
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
-        # Cut large groups: some libraries write gigabytes as one group.
+        # Cut large row groups: some libraries write gigabytes as one group.
         size = metadata.row_group(group).total_byte_size
         pieces = min(max(-(-size // _ROWS_BYTES), 1), max(rows, 1))
         cuts = [rows * piece // pieces for piece in range(pieces + 1)]

@@ -1,7 +1,7 @@
 """Decides which documents and paragraphs of a corpus are duplicates.
 
-If texts are equal, the first one in the input's order stays. Hashes may be
-memory maps of any size: one partition of their values is processed at a time.
+If texts are equal, the first one in the order of the input stays. The arrays of
+hashes may be larger than memory: they are processed in partitions by value.
 
 Near-duplicate documents are found by locality-sensitive hashing on disk.
 Signatures are cut into bands. Two documents with an equal band are compared;
@@ -40,16 +40,16 @@ REASONS = (
     filters.SHORT_DOCUMENT,
 )
 _KEPT = 0
-# Documents summed at once, so that memory does not grow with the corpus.
+# The sizes of this many documents are summed at once, which bounds memory.
 _BLOCK = 1 << 18
 
-# Hashes in a partition, and hashes that are read at once. This bounds memory: a
-# partition takes about 40 bytes per hash while it is sorted.
+# Number of hashes in a partition, and of hashes read at once. It limits memory:
+# sorting a partition takes about 40 bytes per hash.
 _PARTITION = 1 << 22
 
-# Minimum probability that a pair at the threshold of similarity is compared.
+# Minimum probability to compare two documents at the similarity threshold.
 _RECALL = 0.95
-# Rows of signatures that are read at once, 8 MB.
+# Number of signatures that are read at once: 8 MB.
 _ROWS = 1 << 14
 # Maximum number of rounds in which documents that share a key are compared. Ten
 # thousand pages of one template may share a key without being duplicates, and
@@ -63,8 +63,8 @@ class Decisions:
 
     Attributes:
       documents: Index into `REASONS` for each document, uint8 [n].
-      paragraphs: Index into `REASONS` for each paragraph, uint8 [m]; 0 for
-        paragraphs of dropped documents.
+      paragraphs: Index into `REASONS` for each paragraph, uint8 [m]; 0 for all
+        paragraphs of a dropped document.
       sizes: Number of kept characters of each document, int64 [n].
     """
 
@@ -74,7 +74,7 @@ class Decisions:
 
 
 def decide(fingerprints: Fingerprints, config: Flags, folder: str) -> Decisions:
-    """Decides which documents and paragraphs stay: the first of equal ones.
+    """Decides for each document and paragraph whether it is kept.
 
     Args:
       fingerprints: All documents in the order of the input.
@@ -139,10 +139,9 @@ def _kept_sizes(
 
 
 def is_heldout(ids: np.ndarray, share: float) -> np.ndarray:
-    """Chooses documents by their ids alone; returns bool [n].
+    """Chooses the held-out documents by their ids alone; returns bool [n].
 
-    A document stays on its side when the corpus grows, and a larger share
-    holds out all documents that a smaller share does.
+    A held-out document stays held out if the corpus or the share grows.
 
     Args:
       ids: `Fingerprints.ids`, uint64 [n].
@@ -159,17 +158,15 @@ def count_copies(
 ) -> np.ndarray:
     """Returns how often each document is written, int64 [n].
 
-    Languages with little text are written more often.
-    A language with the share p of the characters gets a share in proportion to
-    p^exponent. The corpus keeps its size: documents of large languages are left
-    out, documents of small languages are repeated. For an exponent of 0.5,
-    shares of 0.9 and 0.1 become 0.75 and 0.25, so documents are written 0.83
-    and 2.5 times on average.
+    Languages with little text are written more often: a language with the share
+    p of the characters gets a share in proportion to p^exponent. The corpus
+    keeps its size. For an exponent of 0.5, shares of 0.9 and 0.1 become 0.75
+    and 0.25, so documents are written 0.83 and 2.5 times on average.
 
     Args:
       ids: uint64 [n].
       sizes: Number of characters of each document, int64 [n].
-      languages: Number of each document's language, int [n].
+      languages: Index of each document's language, int [n].
       exponent: 1 changes nothing, 0 gives all languages the same share.
     """
     totals = np.bincount(languages, sizes).astype(np.float64)
@@ -179,7 +176,7 @@ def count_copies(
     factors = np.divide(
         wanted, totals, out=np.zeros_like(totals), where=totals > 0
     )[languages]
-    # Mix the ids: `is_heldout` took the small ones, so the rest is not uniform.
+    # `is_heldout` took the small ids, so mix the others to make them uniform.
     chance = _uniform(mix(ids + np.uint64(1)))
     whole = np.floor(factors)
     return (whole + (chance < factors - whole)).astype(np.int64)
@@ -210,8 +207,8 @@ def repeated_paragraphs(
 
     Args:
       hashes: `Fingerprints.paragraphs`, uint64 [m].
-      considered: bool [m]; other paragraphs, such as short ones, are not
-        dropped and do not cause an equal one to be dropped.
+      considered: bool [m]: False for paragraphs to ignore, such as short ones.
+        They stay, and no other paragraph is dropped because of them.
     """
     repeated = np.zeros(len(hashes), bool)
     for positions, starts in equal_runs(hashes, considered):
@@ -231,11 +228,11 @@ def repeated_lines(
     Args:
       hashes: `Fingerprints.paragraphs`, uint64 [m].
       num_paragraphs: `Fingerprints.num_paragraphs`, int64 [n].
-      considered: bool [m]; other paragraphs neither count nor are dropped.
-      max_documents: Most documents that may share a paragraph.
+      considered: bool [m]: False for paragraphs that are not counted and stay.
+      max_documents: Maximum number of documents that may share a paragraph.
 
     Returns:
-      bool [m]: True for such paragraphs, except the first of equal ones.
+      bool [m]: True for such paragraphs, except for the first copy of each.
     """
     ends = np.cumsum(num_paragraphs)
     repeated = np.zeros(len(hashes), bool)
@@ -263,10 +260,10 @@ def equal_runs(
       considered: bool [n], or None for all.
 
     Yields:
-      Positions, int64, grouped by key and ascending in a group; and the index
-      where each group starts, int64. Never empty.
+      For each partition with repeated keys: their positions, int64, grouped by
+      key and ascending in a group; and where each group starts, int64.
     """
-    # A power of two, so that the lowest bits of a key select its partition.
+    # Use a power of two, so that a key's lowest bits give its partition.
     partitions = 1 << max((len(keys) - 1) // _PARTITION, 0).bit_length()
     for partition in range(partitions):
         selected, positions = _select(keys, considered, partitions, partition)
@@ -314,9 +311,9 @@ def choose_bands(threshold: float, num_perm: int) -> tuple[int, int]:
 
     A pair at the threshold has an equal band with the probability
     1 - (1 - threshold^rows)^bands. More rows mean fewer comparisons, so the
-    largest number with a probability of 0.95 or more is chosen: in the example
-    8 rows would give 0.947, 7 give 0.986. The choice of datasketch's
-    `MinHashLSH`, (9, 13), saves comparisons but would miss 60% of such pairs.
+    function chooses the most rows with a probability of at least 0.95. In the
+    example, 7 rows give 0.986; 8 rows would give 0.947. datasketch's
+    `MinHashLSH` would choose (9, 13) and miss 60% of the pairs at 0.8.
 
     >>> choose_bands(0.8, 128)
     (18, 7)
@@ -340,10 +337,9 @@ def similar_documents(
       signatures: `Fingerprints.signatures`, uint32 [n, num_perm]; may be a
         memory map.
       threshold: Minimum estimated Jaccard similarity of duplicates, above 0.
-      folder: Where the index is written and then removed, 8 bytes for each
-        band of a document.
-      considered: bool [n]; other documents are neither dropped nor compared.
-        None means all.
+      folder: For a temporary index of 8 bytes for each band of a document.
+      considered: bool [n]: False for documents that stay and are not compared;
+        None compares all documents.
 
     Returns:
       int64 [n]: the position of the earlier document, or -1. The earlier
@@ -356,7 +352,7 @@ def similar_documents(
     if not len(signatures):
         return original
     try:
-        # Allocate it first: on a full disk, writing to a map kills the process.
+        # Allocate now: on a full disk, a write to the map ends the process.
         with open(path, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, 8 * bands * len(signatures))
         keys = np.memmap(path, np.uint64, "r+", shape=shape)
@@ -377,7 +373,7 @@ def similar_documents(
 def _store_keys(
     signatures: np.ndarray, keys: np.ndarray, rows: int
 ) -> np.ndarray:
-    """Fills in the keys; returns which documents have shingles, bool [n]."""
+    """Fills `keys`; returns which documents have shingles, bool [n]."""
     has_shingles = np.zeros(len(signatures), bool)
     for start in range(0, len(signatures), _ROWS):
         block = np.asarray(signatures[start : start + _ROWS])
@@ -398,9 +394,9 @@ def _compare(
 ) -> None:
     """Compares the documents of each run; stores duplicates in `original`.
 
-    In each round the first document of a run is compared with the rest. Then it
-    and its duplicates leave the run. In a run a b c d with a = b and c = d,
-    round 1 compares a with b, c and d, and round 2 compares c with d.
+    Each round compares the first document of a run with the rest of the run,
+    then removes this document and its duplicates. In a run a b c d with a = b
+    and c = d, round 1 compares a with b, c, d, and round 2 compares c with d.
     """
     lengths = np.diff(starts, append=len(positions))
     runs = np.repeat(np.arange(len(starts)), lengths)

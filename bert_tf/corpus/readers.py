@@ -17,7 +17,7 @@ _KEYS_SHOWN = 9
 
 
 def paragraphs_of(text: str) -> tuple[str, ...]:
-    r"""Returns the lines of a text, stripped, without empty ones.
+    r"""Returns the lines of a text, stripped; empty lines are left out.
 
     >>> paragraphs_of("One. \n\n\tTwo.\r\n")
     ('One.', 'Two.')
@@ -32,10 +32,10 @@ def id_of_text(text: str) -> str:
 
 
 def read_text(chunk: Chunk, replace_invalid: bool) -> Iterator[Document]:
-    """Yields the documents of a text, which blank lines separate.
+    """Yields the documents of a text chunk; blank lines separate documents.
 
     Raises:
-      UserError: If it is not UTF-8 and `replace_invalid` is False.
+      UserError: If the chunk is not UTF-8 and `replace_invalid` is False.
     """
     text = decode(chunk, replace_invalid).replace("\r\n", "\n")
     for piece in _BLANK_LINE.split(text):
@@ -48,7 +48,7 @@ def decode(chunk: Chunk, replace_invalid: bool) -> str:
     """Decodes the payload of a chunk.
 
     Raises:
-      UserError: If it is not UTF-8 and `replace_invalid` is False.
+      UserError: If the chunk is not UTF-8 and `replace_invalid` is False.
     """
     try:
         return chunk.payload.decode(
@@ -69,7 +69,7 @@ def read_jsonl(
     id_column: str | None,
     replace_invalid: bool,
 ) -> Iterator[Document]:
-    """Yields the documents of lines of JSON objects.
+    """Yields the documents of a .jsonl chunk, one for each line.
 
     Raises:
       UserError: If a line is not an object with the columns, or not UTF-8.
@@ -113,7 +113,7 @@ def _column(row: dict[str, Any], name: str, flag: str, where: str) -> Any:
 
 
 def _clean(text: Any, where: str, replace_invalid: bool) -> str:
-    """Returns the text of a row, "" for null."""
+    """Returns the text of a row, or "" for null."""
     if text is None:
         return ""
     if not isinstance(text, str):
@@ -144,7 +144,7 @@ def _document(
 def read_parquet(
     chunk: Chunk, text_column: str, id_column: str | None
 ) -> Iterator[Document]:
-    """Yields the documents of a chunk, which is some rows of a row group.
+    """Yields the documents of a Parquet chunk: rows of one row group.
 
     Raises:
       UserError: If a column is missing or the text is not a string.

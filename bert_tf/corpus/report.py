@@ -21,7 +21,7 @@ from bert_tf.corpus.judging import Decisions
 from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
 
-# Reasons that drop paragraphs; the plot of documents must not count them.
+# Reasons to drop a paragraph, which the plot of documents leaves out.
 _PARAGRAPHS = (
     filters.SHORT_PARAGRAPH,
     filters.FEW_LETTERS,
@@ -30,7 +30,7 @@ _PARAGRAPHS = (
 )
 _KEPT = "kept"
 _HELDOUT = "held out"
-# A language repeated more often causes a warning, as the model memorizes it.
+# If a language is repeated more often, the model memorizes it: log a warning.
 _MANY_TIMES = 10
 
 
@@ -110,8 +110,8 @@ def share_languages(
 
     Args:
       names: Names of the languages.
-      before: Characters of each language after the filters, float [languages].
-      after: Characters of each language as written, float [languages].
+      before: Characters of each language before sampling, float [languages].
+      after: Characters of each language after sampling, float [languages].
     """
     return {
         name: {
@@ -175,7 +175,7 @@ def draw(report: Mapping[str, Any]) -> Figure:
 
 
 def _kept(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Returns the counts of the text, and of the held-out text if any."""
+    """Returns the counts of the text and, if there is any, held-out text."""
     sums = {_KEPT: {"documents": 0, "characters": 0}}
     counts = [*report["files"].values()]
     if report["recipe"]["flags"]["heldout_share"]:

@@ -1,8 +1,8 @@
 """Extracts text: splits the input, extracts, judges, and writes.
 
-Finished work is recorded in `<output_file>.work/`: the parts of chunks, named
-by a hash of contents and flags, and a list of the complete output files. The
-report is written last, so if it exists, nothing is left to do.
+`<output_file>.work/` stores finished work: the parts of chunks, named by a hash
+of contents and flags, and a list of the complete output files. The report is
+written last, so if it exists, nothing is left to do.
 """
 
 import dataclasses
@@ -42,14 +42,14 @@ from bert_tf.io import text_files
 from bert_tf.io import worker_processes
 from bert_tf.io.run_folder import Made
 
-# Fewer held-out documents cause a warning, since their loss is unreliable.
+# With fewer held-out documents, the loss is unreliable: log a warning.
 _FEW_HELDOUT = 100
 
 
 @errors.extras()
 @errors.full_disks()
 def run(config: Flags) -> dict[str, Any]:
-    """Extracts the text, resumes, or finds that it is finished.
+    """Extracts the text or resumes; does nothing if the report exists.
 
     Returns:
       The report, as JSON values.
@@ -74,8 +74,8 @@ def run(config: Flags) -> dict[str, Any]:
             run.start_over([*run_folder.inputs_of(config), *read])
         if run.ends_at_once():
             return text_files.read_json(reports.path_of(config.output_file))
-        # `fits_any`: until an output file is complete, the user may replace a
-        # damaged input or correct a flag, and parts that still fit are reused.
+        # With `fits_any`, users may replace a damaged input or correct a flag
+        # until an output file is complete; parts that still fit are reused.
         picture = reports.picture_of(config.output_file)
         report = reports.path_of(config.output_file)
         run.resume([*names, picture, report], fits_any=True)
@@ -217,7 +217,7 @@ def _choose(
     """Chooses the documents of the text and of the held-out text.
 
     Returns:
-      Positions to write for "text" and "heldout"; and shares of the languages.
+      Documents to write, by "text" and "heldout"; and shares of languages.
     """
     is_kept = decisions.documents == 0
     orders = {}
@@ -238,7 +238,8 @@ def _choose(
         copies *= judging.count_copies(
             prints.ids, sizes, languages, config.language_sampling
         )
-    # Second copies follow all first copies, far apart: copies 2 0 1 give 0 2 0.
+    # All second copies follow all first copies, so that equal documents are far
+    # apart. If documents 0, 1, 2 have 2, 0, 1 copies, the order is 0 2 0.
     orders["text"] = np.concatenate(
         [np.flatnonzero(copies > i) for i in range(copies.max())]
     )
@@ -307,7 +308,8 @@ def _write(
     if os.path.exists(path):
         done = text_files.read_json(path)
     done = {x: y for x, y in done.items() if os.path.exists(x)}
-    # Forget deleted files first, or after a kill new files get their counts.
+    # Store the list without deleted files. Otherwise, if a kill follows the
+    # writing of a new file, that file would get the counts of the deleted file.
     files.write_json(path, done)
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(
@@ -319,7 +321,7 @@ def _write(
 
 
 def output_files(config: Flags) -> list[str]:
-    """Returns the files to write; the last one is of held-out text, if any.
+    """Returns the files to write; the file of held-out text is the last one.
 
     >>> from bert_tf.commands import extract_text
     >>> config = extract_text.ExtractTextConfig(
@@ -401,7 +403,7 @@ def _find_finished(config: Flags) -> list[Made | None]:
         return [None]
     report = text_files.read_json(path)
     folder = os.path.dirname(path)
-    # The report's paths may be relative to another folder, so use their names.
+    # Paths in the report may be relative to another folder, so use only names.
     names = [os.path.join(folder, os.path.basename(x)) for x in report["files"]]
     recipe, picture = report["recipe"], reports.picture_of(config.output_file)
     return [Made(_flatten(recipe), dict.fromkeys([*names, path]), [picture])]

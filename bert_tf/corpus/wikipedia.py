@@ -31,11 +31,11 @@ TOO_SLOW = "page that takes over 10 s"
 TOO_DEEP = "page that is nested too deeply"
 _MAX_SECONDS = 10.0
 _END = b"</page>"
-# MediaWiki's namespaces Media, File and Category: their links show no text.
+# Numbers of the namespaces Media, File and Category, whose links show no text.
 _HIDDEN = ("-2", "6", "14")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
 # Templates of disambiguation pages. Dumps do not mark these pages, so templates
-# and titles are matched, and each Wikipedia names them in its own language.
+# and titles are matched. Each Wikipedia has template names in its own language.
 _DISAMBIGUATION = re.compile(
     r"__DISAMBIG__|\{\{\s{0,9}(?:"
     r"[\w\s()/'–-]{0,60}disambig(?:uation)?(?:[ _]page|[ _-]cleanup)?|"
@@ -54,7 +54,7 @@ _DISAMBIGUATION = re.compile(
     r"täsmennyssivu|täsmennys|egyért|anlam ayrımı|dəqiqləşdirmə|dezambig|"
     r"dezambiguizare|gwahaniaethu|idirdhealú|maana|nyahkekaburan|"
     r"მრავალმნიშვნელოვანი|բազմիմաստություն|"
-    # With arguments, this template is a link in an article, so it must be bare.
+    # With arguments, the next template is a link, so match it without them.
     r"توضيح(?=\s{0,9}\}\})|صفحة توضيح|ضد ابہام|"
     r"αποσαφήνιση|פירושונים|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
     r"(?:[^{}|\s]{0,9}の)?曖昧さ回避|동음이의(?: 문서)?|동명이인|"
@@ -73,7 +73,7 @@ _DISAMBIGUATION_TITLE = re.compile(
 
 
 class TooSlowError(Exception):
-    """The page takes longer than the limit."""
+    """Parsing the page takes longer than the time limit."""
 
 
 class TooDeepError(Exception):
@@ -81,7 +81,7 @@ class TooDeepError(Exception):
 
 
 class PageParser:
-    """Calls `wikitext.extract` in another process, which starts when needed."""
+    """Calls `wikitext.extract` in another process, started when needed."""
 
     def __init__(self) -> None:
         self._process: BaseProcess | None = None
@@ -94,8 +94,8 @@ class PageParser:
         Args:
           text: As in `wikitext.extract`.
           hidden: As in `wikitext.extract`.
-          seconds: Limit on the parser's CPU time, so that a busy machine
-            drops no page.
+          seconds: Limit on the parser's CPU time. A limit on wall time would
+            drop pages on a busy machine.
 
         Raises:
           TooSlowError: If the limit was reached.
@@ -119,7 +119,7 @@ class PageParser:
 
             context = multiprocessing.get_context("spawn")
             self._pipe, other = context.Pipe()
-            # Only a daemon ends with this process; other children outlive it.
+            # Make it a daemon, or else it would outlive this process.
             self._process = context.Process(
                 target=serve, args=(other,), daemon=True
             )
@@ -135,7 +135,7 @@ class PageParser:
         status = process.exitcode
         if status == -signal.SIGPROF:
             return TooSlowError()
-        # Deep nesting has overflowed the stack of the parser's C code.
+        # SIGSEGV means that deep nesting overflowed the stack of the C code.
         if status == -signal.SIGSEGV:
             return TooDeepError()
         return WorkerEndedError(
@@ -155,9 +155,9 @@ def serve(pipe: Connection) -> None:
     """Parses the pages that arrive, until the pipe is closed."""
     from bert_tf.corpus import wikitext
 
-    # Ctrl-C reaches this process too, but the main one must handle it.
+    # Ctrl-C reaches this process, too, but only the main process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The default action ends the process even in C code; a handler would not.
+    # Use SIGPROF's default action, which ends even C code; a handler would not.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     while True:
         try:
@@ -176,11 +176,11 @@ def serve(pipe: Connection) -> None:
 def read(
     chunk: Chunk, replace_invalid: bool = False
 ) -> Iterator[Document | Dropped]:
-    """Yields articles as `Document`, other pages by title as `Dropped`.
+    """Yields articles as `Document`, and other pages as `Dropped`.
 
     Raises:
-      UserError: If the XML is broken or not UTF-8 and `replace_invalid` is
-        False, or mwparserfromhell is missing.
+      UserError: If the XML is broken, if it is not UTF-8 and `replace_invalid`
+        is False, or if mwparserfromhell is missing.
     """
     readers.decode(chunk, replace_invalid)
     parser = _shared_parser()
@@ -221,7 +221,7 @@ def _parse(
     if root.tag != "page" or root.find("title") is None:
         raise _broken(chunk, start, "a page has no title")
     title = root.findtext("title") or ""
-    # A history has all revisions of a page, so take the last one.
+    # A dump of histories has all revisions of a page, so take the last one.
     revisions = root.findall("revision")
     text = (revisions[-1].findtext("text") if revisions else "") or ""
     model = revisions[-1].findtext("model") if revisions else None
@@ -231,7 +231,7 @@ def _parse(
     if (root.findtext("ns") or namespaces.get(prefix, "0")) != "0":
         reason = OTHER_NAMESPACE
     elif root.find("redirect") is not None or re.match(
-        # Not \w+: it does not match vowel signs, as in Hindi and Thai.
+        # \w+ alone would not match vowel signs, as in Hindi and Thai.
         r"\s*#\w[^\s:\[\]]*\s*:?\s*\[\[[^\]\n]+\]\]",
         text,
     ):

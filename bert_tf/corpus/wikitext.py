@@ -8,10 +8,10 @@ import mwparserfromhell
 from mwparserfromhell import nodes
 from mwparserfromhell.wikicode import Wikicode
 
-# XML cannot contain these control characters, so no page has them.
+# Markers: XML cannot contain these control characters, so no page has them.
 _NO_TEXT = "\x00"  # Begins a line that is not part of a paragraph.
 _BREAK = "\x01"
-# Stand for characters from <nowiki> and entities, which must not act as markup.
+# Replace characters in <nowiki> and entities, which must not act as markup.
 _LITERALS = dict(zip("'[]{}<|", "\x02\x03\x04\x05\x06\x07\x08", strict=True))
 _TO_LITERALS = str.maketrans(_LITERALS)
 _FROM_LITERALS = str.maketrans({x: y for y, x in _LITERALS.items()})
@@ -22,18 +22,18 @@ _DROPPED_TAGS = frozenset(
     "h5 h6 categorytree indicator img rss tr td th caption style".split()
 )
 _BLOCKS = frozenset("p div center blockquote poem".split())
-# Endings of links to files. The dump's header lacks older names of the
-# namespace, such as "Bild", so the prefix alone would miss these links.
+# Matches links to files by their ending. The dump's header lacks older names of
+# the namespace, such as "Bild", so the prefix alone would miss some links.
 _FILE = re.compile(
     r"\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|og[agv]|opus|mp[34]|webm|wav|flac|"
     r"midi?|pdf|djvu|stl)",
     re.IGNORECASE,
 )
-# Text in several scripts, of which the first one is kept, such as
-# -{zh-hans:简体;zh-hant:繁體}-, or with flags, -{flags|text}-.
+# Matches one text in several scripts, -{zh-hans:简体;zh-hant:繁體}-, or with
+# flags, -{flags|text}-. Only the first script is kept.
 _VARIANTS = re.compile(r"-\{(?:([^{}|\n]*)\|)?([^{}\n]*)\}-")
 _VARIANT = re.compile(r"\s*(?:[^:;]*=>)?\s*[a-z]{2,3}(?:-[a-z]+)*\s*:")
-# A rule with one of these flags shows no text.
+# A -{...}- with one of these flags shows no text.
 _UNSEEN_VARIANTS = frozenset("HT-")
 _LANGUAGE_LINK = re.compile(r"simple|[a-z]{2,3}(-[a-z-]+)?")
 # The parser returns unclosed markup as text, so this markup is removed later.
@@ -45,7 +45,7 @@ _REMNANTS = re.compile(
 _NOT_TEXT = ("|", "!", "{|", "{{", "}}", "=", _NO_TEXT)
 _QUOTES = re.compile("'{2,}")
 _BREAKS = re.compile(rf"{_BREAK}(?:\s*{_BREAK})+")
-# Removes parentheses that only templates filled, such as "Paris (, ) is".
+# Matches parentheses that contained only templates, as in "Paris (, ) is".
 _EMPTY_PARENTHESES = re.compile(r"\s*\([\s,;:/–—-]*\)|（[\s,;:，；：、]*）")
 _AFTER_OPENING = re.compile(r"(?<=\()[\s,;:]+")
 _BEFORE_CLOSING = re.compile(r"\s*[,;:]?\s+(?=\))|[,;](?=\))")
@@ -65,7 +65,7 @@ def extract(text: str, hidden: frozenset[str]) -> list[str]:
 
     Args:
       text: The wikitext.
-      hidden: Prefixes of links that show no text, in lower case, as "file".
+      hidden: Prefixes of links that show no text, in lower case (as "file").
     """
     code = mwparserfromhell.parse(text, skip_style_tags=True)
     plain = "".join(_visible(code, hidden))
@@ -146,7 +146,7 @@ def _remove_remnants(text: str) -> str:
 
 
 def _first_variant(match: re.Match[str]) -> str:
-    """Returns the text of the first script, "" if the rule shows no text."""
+    """Returns the text of the first script, or "" if no text is shown."""
     flags, body = match.groups()
     if flags and _UNSEEN_VARIANTS & {*flags}:
         return ""
@@ -171,8 +171,9 @@ def _strip_quotes(line: str) -> str:
     bold = [i for i, length in enumerate(marks) if length in (3, 5)]
     italic = [i for i, length in enumerate(marks) if length in (2, 5)]
     if len(bold) % 2 and len(italic) % 2:
-        # One bold mark is read as an apostrophe and an italic mark: the first
-        # after a word of one letter, else after a longer word or else a space.
+        # MediaWiki reads one bold mark as an apostrophe and an italic mark: the
+        # first mark that follows a word of one letter. If there is none, it is
+        # the first that follows a longer word, or else the first of all.
         candidates = [i for i in bold if marks[i] == 3]
         if candidates:
             ranks = [_rank(line[: runs[i].start()]) for i in candidates]

@@ -21,11 +21,11 @@ from bert_tf.io import files
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """The corpus and the decisions on it, in a folder that all processes read.
+    """A corpus and the decisions on it, in a folder that all processes read.
 
     Attributes:
       folder: Directory of the arrays.
-      parts: The files of the parts, in the order of the input.
+      parts: Paths of the parts, in the order of the input.
     """
 
     folder: str
@@ -47,7 +47,7 @@ class Judged:
         num_paragraphs: np.ndarray,
         part_sizes: Sequence[int],
     ) -> None:
-        """Writes the arrays for `read`: decisions, and offsets of the parts."""
+        """Writes the arrays for `read`: decisions and offsets."""
         self.store("documents", decisions.documents)
         self.store("paragraphs", decisions.paragraphs)
         self.store("first_paragraph", _offsets(num_paragraphs))
@@ -58,7 +58,7 @@ class Judged:
     ) -> Iterator[tuple[int, Document, np.ndarray]]:
         """Yields the documents at the positions `order` in the corpus.
 
-        Each change from part to part reads a file, so positions should ascend.
+        Positions should ascend: each change to another part reads a file.
 
         Yields:
           The position, the document with all its paragraphs, and the decision
@@ -105,7 +105,7 @@ def write(
       order: Name of the array with the positions of documents.
       start: Index of the first document in `order`.
       stop: Index after the last document in `order`.
-      path: The file appears when it is complete; .gz is compressed.
+      path: The file, which appears when it is complete; compressed for .gz.
     """
     written = Written()
     with files.atomic_file(path) as temporary, _open(temporary, path) as file:
@@ -133,7 +133,7 @@ def _open(temporary: str, path: str) -> Iterator[BinaryIO]:
         if not path.endswith(".gz"):
             yield stored
             return
-        # The header has no name and time, so equal text gives equal bytes.
+        # Leave name and time out of the header: equal text gives equal bytes.
         with gzip.GzipFile("", "wb", 6, stored, mtime=0) as file:
             yield file
 

@@ -1,10 +1,10 @@
 """The streaming generator on Apache Beam.
 
-The records are equal byte for byte to the streaming generator's: each step
-calls the same function of `streaming` or `streaming_worker`.
+The records equal those of the streaming generator byte for byte, because each
+step calls the same function of `streaming` or `streaming_worker`.
 
-1. Workers read each file in batches of lines and tokenize them into files of
-   the work folder.
+1. Workers read each file in batches of lines and tokenize each batch into a
+   file of the work folder.
 2. The launcher joins these files into the token store.
 3. Workers write the parts, each from its own copy of the store. When all parts
    exist, workers concatenate the parts of each file.
@@ -112,7 +112,7 @@ def _totals_path(work_dir: str, file: int) -> str:
 def _read_batches(
     config: Flags, work_dir: str, element: tuple[int, str]
 ) -> Iterator[_NumberedBatch]:
-    """Yields the batches of lines of a numbered file."""
+    """Yields a file's batches of lines; writes their totals at the end."""
     file, path = element
     totals = {"batches": 0, "lines": 0, "documents": 0}
     batches = streaming_generator.read_batches(
@@ -139,7 +139,7 @@ def _tokenize_batch(
     file, batch, lines, documents = element
     path = _batch_path(work_dir, file, batch)
     if tf.io.gfile.exists(path):
-        return  # A killed run wrote it.
+        return  # An earlier run wrote it.
     tokenizer = _build_tokenizer(
         vocabulary, config.do_lower_case, config.strip_accents
     )
@@ -241,7 +241,7 @@ def _concatenate(
 ) -> Iterator[None] | None:
     """Concatenates the parts of a file, all of which must exist."""
     path = output_files[number]
-    # A runner may repeat an element after its parts were removed, so skip it.
+    # A runner may repeat a finished file. Its parts are gone, so skip the file.
     if streaming_generator.is_finished(plan.parts_folder, number, path):
         return None
     per_file = plan.num_parts // len(output_files)

@@ -25,13 +25,13 @@ _QUOTATION = re.compile(
     r"“([^”]+)|\"([^\"]+)|«([^»]+)|„([^“”]+)|‘((?:[^’]|’(?=\w))+)"
 )
 _QUOTATION_MARKS = re.compile('[“"«„‘]')
-# Deeper nested quotations are not split, so recursion is bounded.
+# Quotations that are nested more deeply stay whole, so recursion is bounded.
 _MAX_NESTING = 3
-# sentencex takes quadratic time for unpaired marks, so longer text is cut
-# first, at a space if possible.
+# sentencex takes quadratic time for unpaired marks. So text is first cut into
+# stretches of up to 20,000 characters, at a space if possible.
 _STRETCH = re.compile(r"(?s).{1,20000}(?:(?<=\s)|\Z)|.{20000}")
 
-# Characters at the start of a document that decide if it is in a sample.
+# Number of first characters whose hash decides if a document is in a sample.
 _HASHED_CHARS = 1 << 16
 
 
@@ -72,10 +72,10 @@ def read_numbered_lines(
       replace_invalid_utf8: Whether bytes that are not UTF-8 become U+FFFD.
       as_original: Whether to read like create_pretraining_data.py:186-203 of
         the original: a document continues in the next file unless a blank line
-        ends it, and every \r is dropped (by its `GFile.readline`).
+        ends it, and every \r is dropped (as by `GFile.readline`).
       may_be_empty: Whether files without text are allowed.
       sample: Share of the documents to read, chosen by a hash of their text, or
-        of its first 65,536 characters. Other documents get no number.
+        of its first 65,536 characters. Skipped documents get no number.
       on_bytes: Called with the number of bytes read since the last call (of
         compressed files, before decompression), for a progress bar.
 
@@ -149,7 +149,7 @@ def _sample_documents(
 def empty_corpus_error(
     files: Sequence[str], sample: float = 1.0, unit: str = "line of text"
 ) -> UserError:
-    """Returns the error for files without a line of text, or a token."""
+    """Returns the error for files that have no text, or no token."""
     of = f" in the documents of --sample={sample}" if sample < 1 else ""
     return UserError(
         f"The corpus is empty: no {unit}{of} in "
@@ -158,15 +158,15 @@ def empty_corpus_error(
 
 
 def count_bytes(files: Sequence[str]) -> int:
-    """Returns the size of all files: the sum of what `on_bytes` gets."""
+    """Returns the total size of files: the sum of all `on_bytes` arguments."""
     return sum(map(compression.stored_size, files))
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Splits a paragraph into sentences, stripped, none of them empty.
+    """Splits a paragraph into stripped, non-empty sentences.
 
-    The library sentencex keeps quotations whole, which makes sentences of
-    hundreds of words in novels. So quotations are split like other text.
+    The library sentencex keeps quotations whole. In novels, a quotation may
+    have hundreds of words, so quotations are split like other text.
     """
     sentences = (
         sentence.strip()
@@ -190,8 +190,8 @@ def _segment(text: str, nesting: int) -> list[str]:
 def _segment_quotations(sentence: str, nesting: int) -> list[str]:
     """Cuts a sentence that contains a quotation of several sentences.
 
-    Text before the quotation stays with its first sentence, text after it with
-    the last one: `He said: "Go. Now!" and left.` gives
+    Text before the quotation stays with the first sentence, text after the
+    quotation with the last sentence: `He said: "Go. Now!" and left.` gives
     `He said: "Go. ` and `Now!" and left.`
     """
     cuts = [0]

@@ -43,15 +43,15 @@ _GENERATORS = {
     "streaming": streaming_generator.generate,
 }
 
-# More random pairs cause a warning. Sentences give about 54%, paragraphs 73%:
-# one paragraph often fills a sequence, and then B must be random.
+# Above this share of random pairs, warn. One sentence per line gives 54%. One
+# paragraph per line gives 73%: if A fills a sequence, B must be random.
 _MOST_RANDOM_NEXT = 0.6
 _NUM_LENGTH_BARS = 32
 
 
 @errors.full_disks()
 def create(config: Flags) -> Manifest:
-    """Creates the data set, resumes it, or finds that it is finished.
+    """Creates the data set or resumes; does nothing if it is finished.
 
     Raises:
       UserError: If the input is unsuitable, or if the output exists and was
@@ -100,7 +100,7 @@ def create(config: Flags) -> Manifest:
         except WorkerEndedError:
             raise  # The work folder stays, so the same command can resume.
         except UserError:
-            # Forget the recipe, or the corrected text would not match it.
+            # Remove the recipe, or else corrected text would not match it.
             if not (is_resumed or any(map(files.exists, output_files))):
                 run.discard()
             raise
@@ -157,15 +157,15 @@ def _find_finished(name: str) -> Made | None:
     ):
         entry = values["files"].get(manifest.relative_name(record_file, path))
         if entry is None:
-            return None  # A renamed manifest lists other files.
+            return None  # The manifest was renamed.
         sizes[record_file] = entry["bytes"]
     return Made(manifest.flatten(values), sizes | {path: None}, extras)
 
 
 def _work_dir(config: Flags, name: str) -> str:
-    """Returns the folder for the state of a killed run."""
+    """Returns the work folder, from which a killed run resumes."""
     if "://" in name and not config.runner:
-        # Workers map the folder's files into memory, so it must be local.
+        # Workers map files of this folder into memory, so use a local folder.
         key = hashlib.sha256(name.encode()).hexdigest()[:16]
         return os.path.join(tempfile.gettempdir(), f"bert_tf-{key}.work")
     return f"{name}.work"
@@ -178,7 +178,7 @@ def _finish(
     vocabulary: Vocabulary,
     result: GenerationResult,
 ) -> Manifest:
-    """Writes report, vocabulary and, last, the manifest."""
+    """Writes the report, the vocabulary and, last, the manifest."""
     made = Manifest(
         **vars(recipe),
         fingerprint=recipe.hash(),
@@ -246,7 +246,7 @@ def _expected_shares(config: Flags) -> dict[str, float]:
 
 
 def _length_bars(config: Flags, counts: RecordCounts) -> list[dict[str, int]]:
-    """Returns the number of records per inclusive range of lengths."""
+    """Returns the number of records in each range of lengths."""
     width = -(-config.max_seq_length // _NUM_LENGTH_BARS)
     histogram = counts.length_histogram
     bars = []
@@ -269,7 +269,7 @@ def _warnings(config: Flags, result: GenerationResult) -> list[str]:
 
 
 def _num_predictions(config: Flags, counts: RecordCounts) -> np.ndarray:
-    """Returns the number of predictions by record length, without the limit."""
+    """Returns the number of predictions by record length, without a limit."""
     lengths = np.arange(len(counts.length_histogram))
     if config.left_to_right:
         return lengths - config.num_special_tokens
@@ -291,7 +291,7 @@ def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
     if share <= _MOST_RANDOM_NEXT:
         return None
     is_random = f"{share:.1%} of the pairs are random instead of about 54%: "
-    # A true pair needs two sentences, so one-sentence documents have none.
+    # A document of one sentence has no next sentence, so its pairs are random.
     if result.num_sentences < 1.5 * result.num_documents:
         return (
             f"{is_random}most documents have one sentence; remove the empty "
@@ -303,7 +303,7 @@ def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
         else "set --split_sentences, or write one sentence per line"
     )
     cause = "lines seem to be paragraphs instead of sentences"
-    if config.max_seq_length < 128:  # Sentences give 66% at length 64.
+    if config.max_seq_length < 128:  # At length 64, 66% are random.
         cause = (
             f"rows of --max_seq_length={config.max_seq_length} hold few "
             "sentences, which is no fault, or lines are paragraphs"

@@ -8,13 +8,13 @@ a saved iterator.
 The order of an epoch depends only on (seed, epoch):
 
 1. The files are permuted and read in groups of `FILES_PER_GROUP`.
-2. The files of a group are interleaved record by record, round robin; a file
-   that has ended drops out. The groups follow one another.
+2. The files of a group are interleaved record by record, round robin; files
+   without further records are left out. The groups follow one another.
 3. Each block of `RECORDS_PER_BLOCK` records of that sequence is permuted.
 
 So the position of any record is known without reading. A run that resumes at
-record p skips whole files by their counts and reads at most one extra block.
-With a shuffle buffer, a run would have to save the buffer.
+record p skips whole files by their counts and reads at most one extra block. If
+there were a shuffle buffer, a run would have to save it.
 """
 
 import bisect
@@ -34,7 +34,7 @@ from bert_tf.data.records.tfrecords import CheckedRecord
 from bert_tf.errors import UserError
 from bert_tf.text.masking import DynamicMasking
 
-# Enough open files to mix shards, few enough for remote file systems.
+# Files open at once: enough to mix shards, few enough for remote file systems.
 FILES_PER_GROUP = 16
 # A block of records of length 128 takes about 10 MB of memory.
 RECORDS_PER_BLOCK = 8192
@@ -61,8 +61,8 @@ class PretrainingInput:
 
     Attributes:
       num_records: Records in all files, which is the length of an epoch.
-      record_counts: <int64>[num_files], records in each file.
-      skipped: The damaged records, which are blank in all datasets.
+      record_counts: <int64>[num_files], number of records in each file.
+      skipped: The damaged records; blank records replace them.
 
     Raises:
       UserError: If there is no record, if a file is truncated, or if more than
@@ -231,7 +231,7 @@ class PretrainingInput:
         return first.concatenate(later.flat_map(self._epoch))
 
     def _first_epoch(self, epoch: int, position: int) -> tf.data.Dataset:
-        """Returns the permuted blocks of an epoch from a position on."""
+        """Returns the permuted blocks of an epoch, starting at a position."""
         block, offset = divmod(position, self._records_per_block)
         order = file_order(len(self.record_files), self.seed, epoch).numpy()
         start = find_start(
@@ -241,7 +241,7 @@ class PretrainingInput:
         )
         paths = np.array(self._read_from)[order]
         later = paths[(start.group + 1) * self._files_per_group :]
-        # The first group may resume within a round: begin at the file in turn.
+        # A run may resume within a round, so begin with the next file in turn.
         begun = self._group(
             tf.constant(paths[list(start.files)], tf.string),
             tf.constant(start.skips, tf.int64),
@@ -284,7 +284,7 @@ class PretrainingInput:
     def _blocks(
         self, records: tf.data.Dataset, epoch: tf.Tensor, first_block: int
     ) -> tf.data.Dataset:
-        """Cuts an epoch's records into blocks and permutes each of them."""
+        """Cuts an epoch's records into blocks and permutes each block."""
 
         def permute(block, serialized):
             order = block_order(tf.size(serialized), self.seed, epoch, block)
@@ -314,7 +314,7 @@ class PretrainingInput:
 def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.deterministic = True
-    # Batches are global and each worker takes its rows, so do not shard files.
+    # Each worker takes its rows of global batches, so do not shard files.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
@@ -356,7 +356,7 @@ def find_start(
 ) -> StartPoint:
     """Finds the record at a position of an epoch's interleaved sequence.
 
-    `counts` <int64>[num_files] has the records of each file in the epoch's
+    `counts` <int64>[num_files]: number of records of each file, in the epoch's
     order. The last group may have fewer files. Files of 3, 1 and 2 records give
     the sequence a0 b0 c0 a1 c1 a2; position 4, c1, is in group 0 with files
     (2, 0, 1) and skips (1, 2, 1).

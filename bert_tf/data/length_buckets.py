@@ -1,6 +1,6 @@
 """Length bucketing: plans batches of examples of similar length.
 
-A plan has the indices of each batch and its padded length. All random draws
+A plan has each batch's examples and their padded length. All random draws
 depend only on (seed, epoch), so a run resumes exactly at any batch.
 
 Shapes:
@@ -31,8 +31,8 @@ class Batch:
     """One batch.
 
     Attributes:
-      indices: <int64>[B], its examples; the last batch of a prediction may
-        have fewer.
+      indices: <int64>[B], indices of the examples; the last batch of a
+        prediction may have fewer than B.
       length: Padded length of the examples.
     """
 
@@ -50,14 +50,15 @@ def fewest_padding(
 ) -> tuple[int, ...]:
     """Chooses a few batch lengths, for devices that compile each shape.
 
-    It finds the exact optimum: the lengths with the fewest padding positions if
-    each example is padded to the next length. Examples of lengths 3, 9, 10 and
+    The choice is optimal: no other lengths give fewer padding positions if each
+    example is padded to the next length. Examples of lengths 3, 9, 10 and
     30 give (16, 32) for a maximum of 32 and two lengths: 80 positions in all.
 
     Args:
       lengths: <int64>[N], at most `max_seq_length`.
       max_seq_length: The greatest length, which is always chosen.
-      num_lengths: Maximum number of lengths; shorter ones are multiples of 8.
+      num_lengths: Maximum number of lengths. Each length but the greatest is a
+        multiple of 8.
     """
     choices = np.array(every_multiple(max_seq_length))
     # Number of examples that fit into each choice.
@@ -66,7 +67,8 @@ def fewest_padding(
     cost = choices * counts
     last: list[np.ndarray] = []
     for _ in range(min(num_lengths, len(choices)) - 1):
-        # total[j, i]: the cost if i is chosen before j; i = j adds no choice.
+        # total[j, i]: the cost if choices[i] is the next shorter length than
+        # choices[j]; i = j adds no length.
         extra = (counts[:, np.newaxis] - counts) * choices[:, np.newaxis]
         total = np.where(
             np.tri(len(choices), dtype=bool), cost + extra, np.iinfo(int).max
@@ -150,7 +152,7 @@ def prediction_batches(
 ) -> list[Batch]:
     """Plans batches for prediction: each example once, longest first.
 
-    So a batch that does not fit into memory fails at the start.
+    So if a batch does not fit into memory, the first batch fails.
 
     Raises:
       UserError: If an example is longer than the greatest allowed length.

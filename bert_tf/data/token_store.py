@@ -7,9 +7,9 @@ Four files in one folder, little endian:
   document_offsets.bin  <int64>[documents + 1]: first sentence of each document
   long_documents.npy    <int64>[n, 3]: see `TokenStore.span`
 
-Sentences and documents without a token are left out, so none is empty.
-`progress.json` stores how much of the files is valid; anything that a killed
-writer appended after it is cut off. TensorFlow is not imported.
+Sentences and documents without a token are left out. `progress.json` stores how
+much of the files is valid; the rest, which a killed writer appended, is cut
+off. TensorFlow is not imported.
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ def token_dtype(vocab_size: int) -> np.dtype:
 class Progress:
     """Counts of the lines read and of the contents of the store.
 
-    `last_document` is the number of the last sentence's document in the corpus,
-    or -1 for an empty store.
+    `last_document` is the number, in the corpus, of the last sentence's
+    document; -1 for an empty store.
     """
 
     lines: int = 0
@@ -156,7 +156,7 @@ class TokenStore:
     def __init__(
         self, folder: str, dtype: np.dtype, long_documents: np.ndarray
     ) -> None:
-        # Plain arrays over the maps, because slicing an np.memmap is slow.
+        # View the maps as plain arrays, because slicing an np.memmap is slow.
         self.tokens, self.sentence_offsets, self.document_offsets = (
             np.memmap(os.path.join(folder, name), kind, "r").view(np.ndarray)
             for name, kind in zip(_FILES, (dtype, "<i8", "<i8"), strict=True)
@@ -179,9 +179,9 @@ class TokenStore:
         return len(self.document_offsets) - 1
 
     def span(self, number: int) -> tuple[int, int, int]:
-        """Returns the document, the first sentence and the stop of a span.
+        """Returns a span's document, first sentence, and end (exclusive).
 
-        Span i < num_documents is document i, or its beginning if it is long.
+        Span i < num_documents is document i, or the beginning if it is long.
         The remaining spans of long documents follow. If document 0 of 2 is cut
         in three, the spans 0, 1, 2, 3 are in the documents 0, 1, 0, 0.
         """
@@ -194,7 +194,7 @@ class TokenStore:
 
 
 def _long_documents(store: TokenStore) -> Iterator[tuple[int, int, int]]:
-    """Yields (document, first, stop) of the further spans of long documents."""
+    """Yields (document, first, stop) of the later spans of long documents."""
     offsets = store.sentence_offsets
     for block in range(0, store.num_documents, _DOCUMENTS_PER_BLOCK):
         firsts = store.document_offsets[

@@ -39,7 +39,7 @@ _BATCH_CHARS = 1 << 22
 _BATCHES_PER_WORKER = 2
 # Words tokenized at once for the report, so that memory is bounded.
 _WORDS_PER_CALL = 1 << 16
-# If fragments and unused lines are a larger share, a warning is logged.
+# A warning is logged if a larger share of the lines is fragments or unused.
 _MAX_SPARE = 0.1
 # Attributes of `CountedText`; Beam workers write a file for each of them.
 _SIDES = ("learned", "heldout")
@@ -187,7 +187,7 @@ def run(config: Flags) -> None:
 
 
 def _warn_of_size(config: Flags, learned: LearnedVocabulary) -> None:
-    """Warns if the text has too few wordpieces for --vocab_size."""
+    """Warns if the text has too few wordpieces to fill --vocab_size."""
     counts = learned.counts
     num_unused = counts["unused"] - config.num_unused
     num_spare = counts["filled"] + num_unused
@@ -209,8 +209,8 @@ def build_counter(
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Returns a function that counts the words of a batch of texts.
 
-    It splits words as `BertTokenizer.split_words` does, is thread-safe, and
-    runs outside of Python's lock.
+    The function splits words as `BertTokenizer.split_words` does, is
+    thread-safe, and runs outside of Python's lock.
 
     Returns:
       A function from <string>[n] to the distinct words <string>[k] and their
@@ -273,7 +273,7 @@ def count_text(
         progress.bar(total, "counting words", "B", hidden=in_worker) as bar,
         concurrent.futures.ThreadPoolExecutor(workers) as pool,
     ):
-        # Line by line, because a document may be larger than memory.
+        # Read line by line, because a document may be larger than memory.
         documents = corpus.group_lines(
             corpus.read_numbered_lines(
                 paths,
@@ -301,8 +301,8 @@ def _batch_lines(
 ) -> Iterator[tuple[bool, list[str]]]:
     """Yields (is held out, lines) in batches; counts documents in `text`.
 
-    Held-out documents are spread evenly: with a fraction of 0.02, every
-    fiftieth document, and none of a corpus of fewer than fifty documents.
+    Held-out documents are spread evenly. With a fraction of 0.02, this is every
+    fiftieth document; a corpus of 49 documents has no held-out document.
     `num_earlier` is the number of documents in earlier files.
     """
     batches: dict[bool, list[str]] = {False: [], True: []}
@@ -340,7 +340,7 @@ def _count_on_beam(config: Flags, paths: list[str], text: CountedText) -> None:
     # Imported here because Apache Beam is optional.
     from bert_tf.distribute import beam_runner
 
-    # A machine runs several workers, so each uses a single process.
+    # A machine runs several workers, so each worker uses a single process.
     local = dataclasses.replace(
         config, runner=None, beam_options="", num_processes=1
     )

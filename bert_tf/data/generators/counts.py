@@ -1,7 +1,7 @@
 """Counts over generated pretraining records.
 
-`RecordCounts` add up over batches, shards and runs, so shards that a killed run
-finished are included.
+`RecordCounts` are summed over batches, shards and runs. So the shards that a
+killed run finished are included.
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ class RecordCounts:
       num_instances: Records.
       num_random_next: Records with a random second segment.
       num_truncated: Records that lost tokens to fit into the sequence length.
-      num_pieces: Tokens that are not padding, [CLS] and [SEP] included.
+      num_pieces: Tokens without padding, but with [CLS] and [SEP].
       num_predicted: Tokens to predict: the sum of the next three counts.
       num_masked: Predicted tokens replaced by [MASK].
-      num_same: Predicted tokens that are unchanged, also if the random token
-        happens to be the original one.
+      num_same: Predicted tokens that are unchanged, including random tokens
+        that happen to equal the original token.
       num_random: Predicted tokens replaced by another token.
       length_histogram: <int64>[max_seq_length + 1]: element n is the number of
         records of n tokens.
@@ -53,7 +53,7 @@ class RecordCounts:
           batch: The features of `bert_tf.features.PRETRAINING` by name, each
             <int or float>[batch, length].
           mask_id: The id of [MASK].
-          num_truncated: Records that lost tokens; no feature shows it.
+          num_truncated: Number of records that lost tokens.
           left_to_right: Whether each position predicts the next token; then
             no token is replaced.
         """
@@ -100,7 +100,7 @@ class RecordCounts:
 
         Args:
           predictions: <int64>[len(length_histogram)]: element n is the number
-            of predictions of a record of n tokens, without a maximum.
+            of predictions of a record of n tokens if there is no maximum.
           most: The maximum, --max_predictions_per_seq.
 
         Returns:

@@ -2,12 +2,12 @@
 
 The draws have the original's distribution (create_pretraining_data.py:340-415).
 The number of predicted tokens of a sequence is fixed. Words (or tokens) are
-taken in random order, except words that would exceed this number. Each chosen
-token is masked, kept or replaced independently. Two options are additions: runs
-of up to `max_ngram` words, and the left-to-right task.
+taken in random order; words that would exceed this number are skipped. Each
+chosen token is masked, kept or replaced independently. The original lacks two
+options: runs of up to `max_ngram` words, and the left-to-right task.
 
-A batch is an array with one row per sequence, so Python's cost is per batch.
-TensorFlow is not imported.
+A batch is an array with one row per sequence, so Python does a few steps per
+batch instead of per sequence. TensorFlow is not imported.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from bert_tf.flags.options import Flags
 def num_predictions(
     lengths: np.ndarray, masked_lm_prob: float, max_predictions_per_seq: int
 ) -> np.ndarray:
-    """Returns the number of tokens that the original predicts (:365-367).
+    """Returns the number of predicted tokens (lines 365-367 of the original).
 
     It is at least 1. Halves round to the even number, as Python's `round` does:
     30 tokens, [CLS] and [SEP] included, at 0.15 give 4.
@@ -56,7 +56,7 @@ def _random_order(
     batch_size, columns = candidates.shape
     limit = min(limit, columns)
     # Sorting plain numbers is much faster than an argsort, so the low bits of a
-    # random key store the column. The 50 or more random bits hardly ever tie.
+    # random key store the column. Ties in the 50 or more random bits are rare.
     column_bits = max(1, (columns - 1).bit_length())
     keys = rng.integers(
         0, 1 << (62 - column_bits), candidates.shape, dtype=np.int64
@@ -95,16 +95,16 @@ def choose_words(
     """Chooses whole words, in runs of up to `max_ngram`, up to `limit` tokens.
 
     Words are tried in random order. A word that would exceed the limit is
-    skipped and a shorter one may follow (:378-383), so a row can get fewer
-    tokens. For a limit of 4, words of 2, 3 and 1 tokens, tried in this order,
-    give the first and the last. A run ends early at the end of its segment, at
-    a word that is already chosen, and where the limit would be exceeded.
+    skipped (lines 378-383 of the original), so a row can get fewer tokens. For
+    a limit of 4, words of 2, 3 and 1 tokens, tried in this order, give the
+    first and the last. A run ends early at the end of its segment, at a word
+    that is already chosen, and where the limit would be exceeded.
 
     Args:
       candidates: <bool>[batch, seq_length], the tokens that may be chosen.
       starts_word: <bool>[batch, seq_length]: False for "##" tokens. Such a
-        token belongs to the candidate before it, even across a [SEP]
-        (:350-363).
+        token belongs to the candidate before it, even if a [SEP] is between
+        them, as in the original (lines 350-363).
       segment_ids: <int>[batch, seq_length].
       limit: <int64>[batch], maximum number of tokens to choose.
       max_ngram: Longest run, in words.
@@ -116,7 +116,8 @@ def choose_words(
     batch_size, seq_length = candidates.shape
     first = np.cumsum(candidates, axis=1) == 1
     begins = candidates & (starts_word | first)
-    # Each token's word, counted from 1 in its row; 0 before the first word.
+    # Each token's word, counted from 1 in its row; 0 for tokens before the
+    # first word, which are never candidates.
     word_of_token = np.cumsum(begins, axis=1)
     num_words = word_of_token[:, -1]
     most_words = int(num_words.max(initial=0))
@@ -164,9 +165,9 @@ def replace_tokens(
 ) -> np.ndarray:
     """Returns the input ids at the positions of tokens to predict.
 
-    Each token is masked, kept or replaced independently, also within a word
-    (:391-404). Random tokens are drawn from `token_ids`, all tokens of the
-    vocabulary, special ones included, as in the original (:210).
+    Each token is masked, kept or replaced independently, also within a word.
+    Random tokens are drawn from `token_ids`: all tokens of the vocabulary,
+    with special tokens (lines 391-404 and 210 of the original).
     """
     draws = rng.random(tokens.shape)
     random_tokens = token_ids[rng.integers(0, len(token_ids), tokens.shape)]
@@ -217,8 +218,8 @@ def mask_batch(
     flat_ids, most = input_ids.reshape(-1), config.max_predictions_per_seq
     count = num_predictions(lengths, config.masked_lm_prob, most)
     if config.left_to_right:
-        # Predict all tokens, or a uniform sample if there are too many: with
-        # the first ones, the model would learn only the beginnings of texts.
+        # Predict all tokens, or a uniform sample if there are too many. With
+        # the first tokens instead, a model would learn only starts of texts.
         count = np.minimum(candidates.sum(axis=1), most)
     if (
         config.do_whole_word_mask or config.max_ngram > 1

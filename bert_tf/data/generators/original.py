@@ -2,12 +2,12 @@
 
 Source: create_pretraining_data.py of google-research/bert at eedf571. For the
 same flags and files the records equal the original's, because every random draw
-comes from one `random.Random` in the same order. As in the original, all
-documents and instances are in memory and one process does the work. For larger
-corpora use the streaming generator.
+comes from one `random.Random` in the original's order. All documents and
+instances are in memory and one process does the work, as in the original. For
+larger corpora use the streaming generator.
 
-The original stores tokens, this module stores ids. Both are equivalent, because
-a vocabulary has no token twice.
+This module stores ids where the original stores tokens. The results are equal,
+because a vocabulary has no token twice.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 Sentence = list[int]
 Document = list[Sentence]
 
-# Maximum number of draws until another document is found (line 277).
+# Maximum number of draws to find another document (line 277 of the original).
 _OTHER_DOCUMENT_TRIES = 10
 _RECORDS_PER_BATCH = 1000
 
@@ -49,7 +49,7 @@ class Instance:
       is_random_next: Whether B is random instead of following A in the text.
       was_truncated: Whether tokens were dropped to fit.
       positions: Indices of the tokens to predict, ascending, <int32>[p].
-      labels: The original ids at these positions, <int32>[p].
+      labels: The ids at these positions before masking, <int32>[p].
     """
 
     input_ids: np.ndarray
@@ -67,10 +67,10 @@ def generate(
     output_files: Sequence[str],
     work_dir: str,
 ) -> GenerationResult:
-    """Writes the records round-robin to the files, which appear together.
+    """Writes records to the files in turn; all files appear at the end.
 
-    The text has one sentence per line. `work_dir` is unused: a killed run
-    starts over.
+    The text has one sentence per line. `work_dir` is unused, so a killed run
+    starts from the beginning.
 
     Raises:
       UserError: If no document has a token.
@@ -147,7 +147,7 @@ def create_instances(
     tokenizer: BertTokenizer,
     rng: random.Random,
 ) -> list[Instance]:
-    """Creates the instances of `dupe_factor` passes (lines 212-219)."""
+    """Creates instances in `dupe_factor` passes (original: lines 212-219)."""
     instances: list[Instance] = []
     total = config.dupe_factor * len(documents)
     masker = _Masker(config, tokenizer)
@@ -170,13 +170,13 @@ def _create_pairs(
     index: int,
     rng: random.Random,
 ) -> Iterator[tuple[Sentence, Sentence, bool]]:
-    """Yields A, B and whether B is random, for one document (lines 223-297).
+    """Yields (A, B, whether B is random) for a document (original: 223-297).
 
-    Sentences of 4, 3 and 5 tokens are a chunk for a target of 10. A is the
+    For a target of 10, sentences of 4, 3 and 5 tokens are a chunk. A is the
     first sentence or the first two. B is the rest of the chunk, or random text;
     if B is random, the rest starts the next chunk.
 
-    It is a generator because masking draws from the same `rng` between pairs.
+    This is a generator because the caller draws from `rng` between the pairs.
     """
     document = documents[index]
     # Leaves room for [CLS] and two [SEP].
@@ -193,7 +193,7 @@ def _create_pairs(
         chunk = document[start:position]
         num_a = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
         a = list(itertools.chain(*chunk[:num_a]))
-        # Nothing can follow a single sentence, so no draw is made.
+        # If the chunk has one sentence, B is random without a draw.
         is_random_next = len(chunk) == 1 or rng.random() < 0.5
         if is_random_next:
             b = _draw_other_text(documents, index, target - len(a), rng)
@@ -224,7 +224,7 @@ def _draw_other_text(
 def truncate_pair(
     a: Sentence, b: Sentence, max_num_tokens: int, rng: random.Random
 ) -> tuple[Sentence, Sentence]:
-    """Drops tokens at the ends of the longer text until both fit (418-433)."""
+    """Cuts the ends of the longer text until both fit (original: 418-433)."""
     spans = [[0, len(a)], [0, len(b)]]
     lengths = [len(a), len(b)]
     for _ in range(len(a) + len(b) - max_num_tokens):
@@ -250,7 +250,7 @@ class _Masker:
     def create_instance(
         self, a: Sentence, b: Sentence, is_random_next: bool, rng: random.Random
     ) -> Instance:
-        """Truncates, joins and masks a pair (lines 299-340)."""
+        """Truncates, joins and masks a pair (original: lines 299-340)."""
         cls_id, sep_id = self._vocabulary.cls_id, self._vocabulary.sep_id
         num_tokens = len(a) + len(b)
         a, b = truncate_pair(a, b, self._config.max_seq_length - 3, rng)
@@ -268,11 +268,11 @@ class _Masker:
     def mask(
         self, ids: Sentence, rng: random.Random
     ) -> tuple[Sentence, list[int]]:
-        """Returns masked ids and the positions to predict (342-415)."""
+        """Returns masked ids and positions (original: lines 342-415)."""
         config = self._config
         groups = self._candidates(ids)
         rng.shuffle(groups)
-        # Python rounds halves to even as the original does: 4.5 gives 4.
+        # `round` rounds halves to even, as in the original: 4.5 gives 4.
         limit = round(len(ids) * config.masked_lm_prob)
         limit = min(config.max_predictions_per_seq, max(1, limit))
         masked = list(ids)
@@ -290,7 +290,7 @@ class _Masker:
     def _candidates(self, ids: Sentence) -> list[list[int]]:
         """Returns groups of positions that are masked together.
 
-        A token that continues a word joins the group before it, even if
+        A token that continues a word joins the previous token's group, even if
         truncation has cut off the start of its word, as in the original.
         """
         special = (self._vocabulary.cls_id, self._vocabulary.sep_id)

@@ -12,8 +12,8 @@ where a killed run stopped:
 
 Two differences from the original do not affect training. A document of more
 than `token_store.MAX_TOKENS_PER_PASS` tokens is processed in several passes,
-each with its own target length. Records are shuffled within a part of
-`TOKENS_PER_PART` tokens, but its documents come from the whole corpus.
+each with its own target length. Records are shuffled only within a part of
+`TOKENS_PER_PART` tokens, but a part has documents from the whole corpus.
 """
 
 import collections
@@ -45,20 +45,20 @@ from bert_tf.io import progress
 from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
 
-# A part takes less than a second, and a worker's plan of it fits in memory.
+# A part of this size takes less than a second, and its plan fits in memory.
 TOKENS_PER_PART = 4_000_000
 # Short texts get smaller parts, so all processes finish at about the same time.
 _LEAST_TOKENS_PER_PART = 200_000
 _LEAST_PARTS = 32
 _COPY_BYTES = 1 << 20
 _CHARACTERS_PER_BATCH = 1 << 20
-# Saving waits for the disk, so it is not done after every batch.
+# Saving waits for the disk, so batches are not saved one by one.
 _BATCHES_PER_SAVE = 16
 
 # Lines, and the document number of each line <int64>[lines].
 Batch = tuple[list[str], np.ndarray]
-# Tokens <int32>[sum(lengths)], and lengths and document numbers of sentences,
-# <int64>[sentences].
+# Tokens <int32>[sum(lengths)], the length of each sentence <int64>[sentences],
+# and the document number of each sentence <int64>[sentences].
 Tokenized = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -73,8 +73,8 @@ def generate(
 
     A line of text is a paragraph, or a sentence if `config.split_sentences` is
     False. `work_dir` keeps the state of a killed run; without Beam it is local.
-    The caller checks that its run had the same flags and input, and removes
-    `work_dir` at the end.
+    The caller checks that the killed run had the same flags and input, and
+    removes `work_dir` at the end.
 
     Raises:
       UserError: If the text cannot be read or is too short for this number of
@@ -168,7 +168,7 @@ def _append_all(
 ) -> None:
     """Tokenizes batches in parallel and appends them in order.
 
-    Processes of `pool` split the lines into sentences; None keeps the lines.
+    Processes of `pool` split lines into sentences; if None, lines stay.
     """
     waiting: collections.deque = collections.deque()
 
@@ -201,10 +201,10 @@ def tokenize(
     documents: np.ndarray,
     split: tuple[list[str], np.ndarray] | None,
 ) -> Tokenized:
-    """Tokenizes lines, or the sentences of `streaming_worker.split_lines`."""
+    """Tokenizes lines, or their sentences from `split_lines` if given."""
     sentences, counts = split or (lines, np.ones(len(lines), np.int64))
-    # Run eagerly: with batches of this size a graph is no faster, and tracing
-    # it takes most of a second.
+    # Run eagerly: for batches of this size a graph is no faster, and tracing a
+    # graph takes most of a second.
     with tf.device("CPU:0"):
         ids = tokenizer.tokenize(tf.constant(sentences, tf.string))
         lengths = ids.row_lengths().numpy().astype(np.int64)
@@ -219,7 +219,7 @@ def plan_parts(
     store: TokenStore,
     output_files: Sequence[str],
 ) -> PartsPlan:
-    """Plans the parts; each file has the same number of parts.
+    """Plans the parts; all files have the same number of parts.
 
     Raises:
       UserError: If the text is too short for this number of files.
@@ -306,7 +306,7 @@ def _write_files(
             growing[number] = concatenate_parts(
                 plan, number, per_file, output_files[number], unfinished
             )
-        if next(growing[number], True):  # True once all are appended.
+        if next(growing[number], True):  # True once all parts are appended.
             del growing[number]
 
     with (
@@ -336,8 +336,8 @@ def concatenate_parts(
 ) -> Iterator[None]:
     """Concatenates the parts of a record file, then removes them.
 
-    It yields while the next part is in `unfinished`. So finished parts can be
-    appended early, and little is left to do when the last part is written.
+    It yields as long as the next part is in `unfinished`. So the caller appends
+    finished parts early, and little is left to do after the last part.
     """
     parts = range(number * per_file, (number + 1) * per_file)
     counts = RecordCounts()

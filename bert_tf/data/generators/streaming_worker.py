@@ -3,8 +3,8 @@
 A pass over a document follows the original's algorithm
 (create_pretraining_data.py:223-337) draw by draw, but handles only boundaries
 of sentences, not tokens. A document's sentences are contiguous in the token
-store, so A and B are spans of it, and truncation narrows the spans. Python does
-a few steps per instance, numpy the rest; packing a batch reads the tokens.
+store, so A and B are spans of the store, and truncation narrows the spans. Only
+the last step, which packs a batch with numpy, reads the tokens.
 
 The passes over all documents are permuted by the seed and cut into parts. A
 part is a pure function of the seed, its number, the token store and the flags,
@@ -37,12 +37,12 @@ from bert_tf.io import files
 # A batch of this size fits into the processor's caches.
 _RECORDS_PER_BATCH = 1024
 _FEISTEL_ROUNDS = 6
-# Draws of another document before the current one is accepted (:274-281).
+# Maximum number of draws to find another document (original: lines 274-281).
 _DRAWS_OF_ANOTHER_DOCUMENT = 10
 # Columns of a plan, see `InstancePlanner._plan_pass`.
 _COLUMNS = 5
 _B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
-# Rows that draw random next sentences at once; another number changes records.
+# Rows per draw of random next sentences; another number changes the records.
 _ROWS_PER_DRAW = 256
 
 
@@ -75,12 +75,12 @@ class PartsPlan:
         return os.path.join(self.parts_folder, f"part-{part:07d}.tfrecord")
 
     def counts_path(self, part: int) -> str:
-        """Returns the path of a part's `RecordCounts`, written first."""
+        """Returns the path of a part's counts, written before the records."""
         return os.path.join(self.parts_folder, f"part-{part:07d}.json")
 
 
 def derive_seed(seed: int, *keys: int | str) -> int:
-    """Returns a 128-bit seed for the purpose that `keys` names."""
+    """Derives a 128-bit seed; `keys` name the purpose of the seed."""
     text = repr((seed, *keys)).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:16], "little")
 
@@ -88,11 +88,10 @@ def derive_seed(seed: int, *keys: int | str) -> int:
 def permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
     """Applies a random permutation of 0 .. size-1 to `indices`, <int64>[num].
 
-    A Feistel network permutes the numbers of 2k bits, whatever its round
-    function. A number outside of the range passes through the network again
-    until it is inside (cycle walking: Black and Rogaway, "Ciphers with
-    arbitrary finite domains", 2002). So no table of all passes is needed.
-    `size` is below 2^62.
+    A Feistel network permutes the numbers of 2k bits. A result of `size` or
+    more passes through the network again until it is below `size` (cycle
+    walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+    So no table of all passes is needed. `size` must be below 2^62.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -234,12 +233,12 @@ class InstancePlanner:
         document that B must not come from, and B's target length.
         """
         document, first, stop = self._store.span(span)
-        # Python integers: the loop over numpy's is several times slower.
+        # Use Python integers: a loop over numpy integers would be much slower.
         offsets = self._store.sentence_offsets[first : stop + 1].tolist()
         target = self._max_num_tokens
         if (
             rng.random() < self._config.short_seq_prob
-        ):  # Once per pass (:230-241).
+        ):  # One draw per pass (original: lines 230-241).
             target = rng.randint(2, target)
         draw = rng.random if self._config.next_sentence_pairs else None
         _plan_instances(plan, document, offsets, target, draw)
@@ -264,8 +263,8 @@ class InstancePlanner:
     ) -> np.ndarray:
         """Draws sentences of other documents, anywhere in the corpus.
 
-        If all ten draws give A's own document, B comes from it (:274-289).
-        Returns starts and stops in the store, <int64>[num, 2].
+        If ten draws give A's own document, B comes from this document (lines
+        274-289 of the original). Returns starts and stops, <int64>[num, 2].
         """
         num_documents = self._store.num_documents
         others = generator.integers(num_documents, size=len(documents))
@@ -283,7 +282,7 @@ class InstancePlanner:
     def _truncated(
         self, spans: np.ndarray, generator: np.random.Generator
     ) -> Instances:
-        """Narrows spans that are too long, from both ends (:418-433)."""
+        """Narrows long spans from both ends (original: lines 418-433)."""
         a_starts, a_stops, b_starts, b_stops, random_next = spans.T
         a_lengths = a_stops - a_starts
         b_lengths = b_stops - b_starts
@@ -307,7 +306,7 @@ def _plan_instances(
     target: int,
     draw: Callable[[], float] | None,
 ) -> None:
-    """Plans instances of two segments (:243-337), or of one without `draw`."""
+    """Plans pairs (original: lines 243-337); without `draw`, only A."""
     i, stop = 0, len(offsets) - 1
     while i < stop:
         # The first sentence that starts `target` tokens or more after sentence
@@ -327,8 +326,8 @@ def _plan_instances(
             plan.extend(
                 (a_start, a_stop, document, target - a_stop + a_start, 1)
             )
-            # The sentences after A are unused, so the next chunk starts with
-            # them (:290-293).
+            # The chunk's sentences after A are unused, so the next chunk starts
+            # with them (lines 290-293 of the original).
             i = b_start
         else:
             plan.extend((a_start, a_stop, a_stop, offsets[chunk_stop], 0))
@@ -350,8 +349,8 @@ def reach(
       stops: <int64>[num]: upper limits of the result.
 
     Returns:
-      <int64>[num]: the sentence after the last one of each span, from
-      `firsts + 1` to `stops`.
+      <int64>[num]: the sentence after the last sentence of each span; at least
+      `firsts + 1` and at most `stops`.
     """
     return np.clip(np.searchsorted(offsets, goals), firsts + 1, stops)
 
@@ -361,8 +360,8 @@ def truncated_lengths(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the lengths after the longer segment is cut token by token.
 
-    On a tie B loses one (:424-426). So the lengths differ by at most one token,
-    or the shorter segment is unchanged. For a maximum of 7, lengths 8 and 6
+    If both lengths are equal, B is cut. So the shorter segment is unchanged, or
+    the lengths differ by at most one. For a maximum of 7, lengths 8 and 6
     become 4 and 3, and 8 and 2 become 5 and 2. All arrays are <int64>[num].
     """
     half = max_num_tokens // 2
@@ -398,7 +397,7 @@ def make_records(
         last_sep = first_sep
     shape = (len(instances), max_seq_length)
     rows = np.arange(0, len(instances) * max_seq_length, max_seq_length)
-    # Lengths of A, B, A, B, ..., and where each starts in the batch and store.
+    # For A, B, A, B, ...: lengths, and starts in the batch and in the store.
     lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
     places = np.stack([rows + 1, rows + first_sep + 1], axis=1)
     starts = np.stack([instances.a_starts, instances.b_starts], axis=1)
@@ -408,7 +407,7 @@ def make_records(
     flat_ids[rows + first_sep] = plan.sep_id
     flat_ids[rows + last_sep] = plan.sep_id
     input_ids = flat_ids.reshape(shape)
-    # Narrow integers, so that numpy compares many of them at once.
+    # Use narrow integers, so that numpy compares many of them at once.
     column = np.arange(max_seq_length, dtype=np.uint16)
     first, last = (
         x.astype(np.uint16)[:, np.newaxis] for x in (first_sep, last_sep)

@@ -26,16 +26,16 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import files as bert_files
 from bert_tf.io import progress
 
-# Increase it when the same flags give new records, or a resume would mix both.
+# Increase this if records change, or a resume would mix old and new records.
 _VERSION = 1
 # Paths and parallelism do not change the records, so the hash leaves them out.
 _PLACES = ("input_file", "num_processes", "output_file", "vocab_file")
-# Flags that older manifests lack, with their defaults. Defaults are not stored,
-# but are added before hashing, so older data sets have the same hash.
+# Flags that older manifests lack, with their defaults. Manifests do not store
+# these defaults. The hash includes them, so old and new data sets hash equally.
 _ADDED = {"sample": 1.0}
 FORMAT = "bert_tf pretraining data"
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?")
-# Data sets that differ in one of these cannot be combined.
+# Data sets that differ in one of these attributes cannot be combined.
 _MUST_AGREE = (
     "vocabulary_hash",
     "do_lower_case",
@@ -124,8 +124,7 @@ class Manifest(Recipe):
       fingerprint: `Recipe.hash`, equal for equal records.
       vocab_size: Lines of the vocabulary.
       files: {"records": number, "bytes": number} by record file. The stored
-        manifest has names relative to it; `write` takes and `find` returns
-        paths.
+        names are relative to the manifest; `write` and `find` use paths.
       counts: `RecordCounts.to_dict` over all records.
       random_next_share: Share of records with a random second segment.
       source: Path of the manifest; not stored.
@@ -258,7 +257,7 @@ def find(record_files: Sequence[str]) -> Manifest | None:
         accents, or lengths, or if a manifest is damaged.
     """
     read_once = functools.cache(read)
-    # Files of one command share a fingerprint, so keep one of their manifests.
+    # Keep one manifest per fingerprint: files of one command share all counts.
     distinct, entries, without = {}, {}, []
     for path in record_files:
         output_files = filter(None, (_unsharded(path), path))
@@ -292,7 +291,7 @@ def _entry(manifest: Manifest, path: str) -> dict[str, int]:
 
 
 def relative_name(path: str, manifest_file: str) -> str:
-    """Returns the name of a record file in a manifest."""
+    """Returns a record file's path relative to its manifest."""
     return os.path.relpath(path, os.path.dirname(manifest_file) or ".")
 
 

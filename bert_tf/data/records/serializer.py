@@ -6,8 +6,8 @@ processes that only write records start quickly and stay small.
 
 Each varint gets a slot for each byte that it may need. Unused slots are 0, so
 `bytes.translate` deletes them: with two slots, 300 5 is AC 02 05 00 and becomes
-AC 02 05. Only the varint of 0 has a zero byte: zeros at the end of a row are
-added afterwards, and a batch with other zeros uses a slower mask instead.
+AC 02 05. The varint of 0 would be deleted, too. So zeros at the end of a row
+are added afterwards, and a batch with other zeros uses a slower mask.
 
 Format: tensorflow/core/example/feature.proto, tensorflow/core/lib/io/
 record_writer.h, protobuf's encoding of varints and of packed fields.
@@ -43,10 +43,10 @@ _PACKED = b"\x0a"  # Int64List.value, FloatList.value
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Returns TFRecord's checksum: crc32c, rotated and shifted by a constant.
+    """Returns TFRecord's checksum: crc32c, rotated, plus a constant.
 
-    Without rotation and shift, checksums of data that contains checksums would
-    be weak (tensorflow/core/lib/hash/crc32c.h).
+    Without this masking, checksums of data that contains checksums would be
+    weak (tensorflow/core/lib/hash/crc32c.h).
     """
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _CRC_MASK_DELTA) & 0xFFFFFFFF
@@ -147,7 +147,7 @@ def _varint_rows(values: np.ndarray) -> list[bytes]:
 
 
 def _cut_rows(rows: np.ndarray) -> list[bytes]:
-    """Returns the rows of <uint8>[batch, length]."""
+    """Returns the bytes of each row of <uint8>[batch, length]."""
     batch, length = rows.shape
     data = rows.tobytes()
     return [data[i * length : (i + 1) * length] for i in range(batch)]
@@ -161,7 +161,7 @@ def _count_rows(values: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _table(bits: int) -> np.ndarray:
-    """Returns the varints of 0 to 2^bits - 1, each as one element."""
+    """Returns an array of 2^bits elements: element i is the varint of i."""
     slots = _to_slots(np.arange(1 << bits, dtype=np.uint32), -(-bits // 7))
     return slots.view(f"V{slots.shape[1]}")[:, 0]
 

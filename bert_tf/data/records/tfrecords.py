@@ -28,7 +28,7 @@ Sizes = Mapping[Feature, int]
 
 
 class CheckedRecord(NamedTuple):
-    """A record of a file; `reason` is why it is unusable, or None.
+    """A record of a file; `reason` is its fault, or None if it is usable.
 
     `stop` is None if the length is damaged; then no later record can be found.
     """
@@ -45,7 +45,7 @@ class CheckedRecord(NamedTuple):
         return f"{self.path}, {place}: {self.reason}"
 
     def error(self, allowed: int = 0) -> UserError:
-        """Returns the error for one more bad record than the `allowed` ones."""
+        """Returns the error if more than `allowed` records are bad."""
         advice = "copy or create the file again"
         if self.stop is not None:
             flag = f"--max_corrupt_records={allowed + 1}"
@@ -96,7 +96,7 @@ def _find_fault(framed: bytes, sizes: Sizes) -> str | None:
 
 
 def count_records(path: str) -> int:
-    """Returns the number of records in a file, by their lengths.
+    """Counts the records of a file; reads only their lengths.
 
     Raises:
       UserError: If the file is truncated or not a record file.
@@ -112,8 +112,8 @@ def count_records(path: str) -> int:
 def find_counts(record_files: Sequence[str]) -> dict[str, int]:
     """Returns the number of records of each file, by path.
 
-    The counts come from the manifests, or from reading the lengths of records,
-    not their contents.
+    The counts come from the manifests. In a file without a manifest, only the
+    lengths of the records are read, not their contents.
 
     Raises:
       UserError: If a file is truncated, not a record file, or not the file that
@@ -140,7 +140,7 @@ def find_counts(record_files: Sequence[str]) -> dict[str, int]:
 
 
 def _count_files(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Counts the records of files; `sizes` has their bytes."""
+    """Counts the records of files; `sizes` has each file's bytes."""
     if not sizes:
         return {}
     counted = {}
