@@ -110,7 +110,7 @@ def load_model(
         values |= {name: kwargs[name] for name in task.model_arguments()}
     if problem_type is not None:
         values |= _problem(problem_type, values["kind"])
-    if model is None:  # Else: a .keras file of an old version, without text.
+    if model is None:  # Otherwise a .keras file has been loaded as `model`.
         model = build_model(
             stored,
             kind,
@@ -126,7 +126,7 @@ def load_model(
 
 
 def _check_labels(labels: Any, kind: str | None) -> None:
-    """Raises `UserError` if `labels` has a single name to choose from."""
+    """Raises `UserError` if `labels` has only one name."""
     has_names = not isinstance(labels, str | int | None)
     if has_names and len(labels) == 1 and kind in (None, *LABELLED):
         raise UserError(

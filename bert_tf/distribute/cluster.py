@@ -233,7 +233,7 @@ class _Meeting:
         """Greets the workers that have not been met yet.
 
         Returns:
-          Index to reason, for each worker that is still missing.
+          The reason why each worker is still missing, by the worker's index.
         """
         reasons = {
             index: self._greet(index)

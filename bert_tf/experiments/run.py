@@ -91,13 +91,13 @@ def make_plan(config: Flags, folder: str) -> tuple[Plan, list]:
             train, dev = scale["rows"].get(task.kind, (None, None))
             prepared.append(data.prepare(task, folder, rows or train, dev))
         built.append(plans.build(experiment, plan, prepared, config))
-    # Written last: after an error, --output_dir may get another corpus.
+    # Written last: after an error above, another corpus may still be given.
     data.write_json(os.path.join(folder, "experiments.json"), identity)
     return plan, built
 
 
 def _check_identity(config: Flags, sums: dict[str, str]) -> dict:
-    """Returns scale and corpus; both must stay the same in --output_dir."""
+    """Returns scale and corpus, which must not change in --output_dir."""
     path = os.path.join(config.output_dir, "experiments.json")
     now = {"scale": config.scale, "corpus": sums}
     earlier = text_files.read_json(path) if os.path.exists(path) else now
@@ -188,7 +188,7 @@ class Runner:
                 begin, commit = time.monotonic(), current_commit()
                 for number, command in enumerate(step.commands, start=1):
                     shell = self._shell(step, command)
-                    # A killed run may have finished this command.
+                    # Skip the command if a killed run has finished it.
                     marker = self._path(step.id, f".command{number}.done")
                     if not os.path.exists(marker):
                         log.write(f"$ {shell}\n".encode())

@@ -16,11 +16,11 @@ HEADS = (
     "next_sentence",
     "embeddings",
 )
-# Storage of a .tflite file's weights, and the precision of its products.
+# Forms of the weights in a .tflite file, which also decide how it multiplies.
 QUANTIZATIONS = ("none", "float16", "dynamic", "full_int8")
 # Quantizations for --litert.
 LITERT_QUANTIZATIONS = QUANTIZATIONS[:3]
-# Oldest runtime that a .tflite file supports: "current" is the newest runtime,
+# The oldest runtimes that a .tflite file may support. "current" is the newest,
 # "2.14" is tflite-runtime 2.14 and tflite-support 0.4.
 COMPATIBILITIES = ("current", "2.14")
 # Default lengths that rows are padded to. Each is at most 1.5 times the length
