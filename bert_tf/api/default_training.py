@@ -405,8 +405,8 @@ def metrics_of_logits(
 ) -> Any:
     """Replaces metrics given by name by objects that read logits.
 
-    Returns a list, or a dictionary of lists. The variables of the metrics exist:
-    if the first step made them, Keras would trace this step twice.
+    Returns a list, or a dictionary of lists. The metrics are built. If the
+    first step built them, Keras would trace this step twice.
 
     Args:
       metrics: The argument of `compile`; None stays None.

@@ -208,7 +208,7 @@ class TextMethods(save.FileMethods):
 
         Args:
           x: Raw rows: a list of texts, pairs of texts, lists of words or
-            dictionaries, as the task needs. Or two lists in a tuple, for
+            dictionaries, as the task requires. Or two lists in a tuple, for
             pairs; columns of texts (arrays, pandas); or a data set of strings
             and labels. Or the model's inputs, as for Keras.
           y: The labels of the rows. Classification: a name or index per row,
@@ -400,7 +400,7 @@ class TextMethods(save.FileMethods):
             raise error from None
 
     def _split_table(self, x, y, columns):
-        """Returns a table's texts and labels; stores which labels a loss has."""
+        """Returns a table's texts and labels; sets which labels a loss has."""
         if self.preprocessor is None:
             return x, y
         loss = getattr(self, "loss", None)

@@ -498,7 +498,7 @@ class Preprocessor:
     ) -> tuple[Any, Any, Any, tuple[Any, Any, Any] | None]:
         """Splits rows, labels and weights into a training and a held-out part.
 
-        Other data is returned as it is, with None for the held-out part.
+        Data other than rows is returned unchanged, and None as held-out part.
 
         Raises:
           UserError: If a row does not fit the task, or the rows cannot be

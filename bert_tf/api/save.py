@@ -383,7 +383,7 @@ class FileMethods:
             self.attach_text(stored, stored.task)
 
     def attach_text(self, stored, task_values, max_seq_length=None):
-        """Sets `preprocessor`, and `text_files`: its files for a .keras file.
+        """Sets `preprocessor`, and the `text_files` that a .keras file stores.
 
         Args:
           stored: The `StoredModel`.

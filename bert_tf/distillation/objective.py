@@ -37,7 +37,7 @@ _TEACHER = "teacher"
 _SCOPE = "distillation"
 # Minimum squared norm of a state; a state of zeros would otherwise give NaN.
 _MIN_LENGTH = 1e-12
-# Attention probabilities below this are raised to it, as log(0) is infinite.
+# Minimum of attention probabilities in the loss, as log(0) is infinite.
 _MIN_PROBABILITY = 1e-9
 
 
@@ -116,8 +116,8 @@ class DistillationObjective(label_losses.Objective):
     over the whole step: the label loss over labeled examples or words, the
     soft-target loss over all examples or words. The hidden loss is a mean over
     tokens and layers, with the embeddings as layer 0; the attention loss is a
-    mean over tokens and layers.
-    Parts with weight 0 are not computed; the label loss always is, for the log.
+    mean over tokens and layers. Parts with weight 0 are not computed, except
+    the label loss, which is always reported.
 
     Args:
       teacher: Returns the teacher's outputs for the model's inputs.
@@ -235,7 +235,7 @@ class DistillationObjective(label_losses.Objective):
 
 
 def _sum_over_tokens(losses, rows):
-    """Returns <float32>[]: the mean of the `losses` [B, ..., S], summed."""
+    """Sums the mean of `losses`, [B, ..., S] each, over tokens: <float32>[]."""
     mean = tf.add_n(losses) / len(losses)
     return tf.reduce_sum(mean * _token_weights(rows))
 

@@ -69,7 +69,7 @@ _FINE_TUNED = {
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _LAYERS = "bert/encoder/"
-# `_project_embeddings` uses the principal components of the first one.
+# `_project_embeddings` uses the principal components of the first entry.
 _EMBEDDINGS = (
     "bert/embeddings/word_embeddings",
     "bert/embeddings/position_embeddings",
@@ -297,7 +297,7 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev rows may have it.
         changes["calibrates"] = task.may_calibrate(config)
-        # A few-shot teacher normalizes vectors, so a student learns slowly.
+        # Students that normalize vectors, as a few-shot teacher, learn slowly.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 

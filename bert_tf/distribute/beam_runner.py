@@ -136,7 +136,7 @@ def _options(config: BeamConfig) -> pipeline_options.PipelineOptions:
             f"{config.beam_options!r} ({error})."
         ) from error
     options = pipeline_options.PipelineOptions([*_DEFAULT_OPTIONS, *words])
-    # Check only DirectRunner: job servers of other runners have more options.
+    # Check only DirectRunner's options: a job server may accept other options.
     if config.runner == "DirectRunner":
         given = options.get_all_options(retain_unknown_options=True)
         unknown = sorted(given.keys() - options.get_all_options().keys())

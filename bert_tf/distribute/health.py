@@ -4,8 +4,8 @@ A lost worker is noticed in three ways. First, its connections to neighbors
 break within a second or two. Second, its heartbeats stop, which TensorFlow
 reports to the other workers after ten seconds. But a call into the graph ends
 only at its next reduction, and a step may take minutes. So, third, a thread
-checks the workers. The first worker that notices the loss reports it to all
-workers, and they stop with the same message.
+also checks the workers. The first worker that notices the loss reports it, and
+all workers stop with the same message.
 """
 
 import atexit
@@ -148,7 +148,7 @@ def _report(kind: str, text: str) -> None:
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief, which forwards reports, is gone; or one was sent before.
+        # The chief forwards reports: it is gone, or another report came before.
         logging.debug("Could not report to the other workers: %s", error)
 
 

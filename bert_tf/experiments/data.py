@@ -69,7 +69,7 @@ def write_json(path: str, values: Any) -> None:
 
 
 Values = Mapping[str, Any]
-# Kind of task to its script, split flags, columns and metrics.
+# The script, split flags, columns and metrics of each kind of task.
 KINDS: Values = read_recipe("tasks")["kinds"]
 # The keys lack "-", as `find_tasks` drops it from names: sst2 for SST-2.
 _GLUE = {x.name.replace("-", ""): x for x in glue_tasks.TASKS.values()}
@@ -252,7 +252,7 @@ def _write(
         files.write_text(os.path.join(folder, split + ending), contents)
     known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
-        # Any metric needs the majority: a table may score by accuracy instead.
+        # Set this for every metric: a table may score any task by accuracy.
         dev = next(y for x, y in rows.items() if x.startswith("dev"))
         counts = collections.Counter(row["label"] for row in dev)
         known["majority"] = 100 * max(counts.values()) / len(dev)

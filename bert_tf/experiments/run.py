@@ -173,7 +173,7 @@ class Runner:
         return f"{done} of {len(self._plan.cells)} cells are done"
 
     def _make(self, step: Step) -> bool:
-        """Runs a step or records its error; False if it runs elsewhere."""
+        """Runs a step or records its error; False if another process has it."""
         path, shell = f"{self._output_dir}/logs/{step.id}.log", ""
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)

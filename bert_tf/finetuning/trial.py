@@ -49,9 +49,9 @@ from bert_tf.training.xla import Compilation
 
 BEST_FOLDER = "best"
 
-# Lines of metrics per trial, unless --iterations_per_loop is set.
+# Number of times that a trial logs metrics, without --iterations_per_loop.
 _METRICS_LINES = 100
-# Number of batches that estimate the tokens of an example and the padding.
+# Number of batches that serve to estimate tokens per example and padding.
 _SAMPLED_BATCHES = 32
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
@@ -79,7 +79,7 @@ class Trial(Trainer):
         return self._experiment.identity
 
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
-        # `agree` also waits, or the chief might write before others have read.
+        # `agree` also waits: otherwise the chief might write before others read.
         self.coordinator.agree(
             {"the last checkpoint": checkpoint and checkpoint.describe()},
             f"view of {self.output_dir}, a folder that they share",
@@ -518,7 +518,7 @@ class FinetuneInput:
         return [self.read(step)[INPUT_MASK.name] for step in steps]
 
     def tokens_per_example(self) -> float:
-        """Returns the mean number of tokens of an example, in some batches."""
+        """Estimates the mean number of tokens of an example, with all choices."""
         tokens = [mask.sum() for mask in self._sampled_masks]
         return float(np.mean(tokens) / self._batch_size)
 

@@ -249,7 +249,7 @@ def run(main: Callable[[Any], None]) -> None:
             logging.info("%s", stop)
             sys.exit(stop.status)
         except (Exception, KeyboardInterrupt):
-            # Ctrl-C during an import can raise another exception than usual.
+            # During an import Ctrl-C may not raise KeyboardInterrupt, so check.
             if not interrupt.received:
                 raise
             sys.stderr.write(interrupt.message)

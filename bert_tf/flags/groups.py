@@ -11,7 +11,7 @@ PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
 # Values of --unpad, which computes tokens without padding.
 UNPAD_MODES = ("auto", "on", "off")
-# Formats of checkpoints to read and write; SavedModels can only be read.
+# Formats of checkpoints to read or write. `TF_HUB` (SavedModels) is only read.
 FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
 TF_HUB = "tf_hub"
 # Runners of Apache Beam's pipelines.

@@ -128,8 +128,8 @@ class ServeAccess(options.Flags):
 class ServeConfig(ServeLimits, ServeAccess):
     """Flags of run/serve.py; flags of TensorFlow Serving keep their names.
 
-    A batching flag that is None is not set. Vertex AI's environment variables
-    replace flags that have their default.
+    If a batching flag is None, its default applies. Vertex AI's environment
+    variables replace flags that have their default.
     """
 
     model_base_path: str | None = options.model(
