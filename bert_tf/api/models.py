@@ -151,7 +151,7 @@ class TextMethods(save.FileMethods):
                 for x in (metrics, weighted_metrics)
             )
         if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
-            # With weights, tokens without a label do not count in metrics.
+            # Weighted metrics ignore tokens without a label (weight 0).
             weighted_metrics = [*metrics, *(weighted_metrics or [])]
             metrics = None
         super().compile(
@@ -174,7 +174,7 @@ class TextMethods(save.FileMethods):
     def compile_from_config(self, config):
         """Compiles with the arguments in a .keras file."""
         # A schedule that `fit` chose has decayed to 0. The next `fit` replaces
-        # the schedule only if `_has_defaults` is true, so restore this, too.
+        # the schedule only if `_has_defaults` is true, so restore that value.
         config = dict(config)
         has_defaults = config.pop(_HAS_DEFAULTS, False)
         self.compile(**keras.saving.deserialize_keras_object(config))

@@ -32,7 +32,7 @@ from bert_tf.tasks import registry
 # Values of task.json that are not saved, as later training may outdate them.
 _OF_A_RUN = ("global_step", "results")
 
-# What the model card of an export names as the model's source.
+# The model's source, as stated in the model card of an export.
 _ORIGIN = "a Keras model"
 
 

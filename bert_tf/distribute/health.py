@@ -148,7 +148,7 @@ def _report(kind: str, text: str) -> None:
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief forwards reports: it is gone, or another report came before.
+        # The chief, which forwards reports, is gone or already has a report.
         logging.debug("Could not report to the other workers: %s", error)
 
 

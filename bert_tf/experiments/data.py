@@ -397,7 +397,7 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
     """
     if os.path.exists(train_file := f"{folder}/{TRAIN}.txt"):
         return
-    # Keyed by hash, so copies of a document are counted once.
+    # The keys are hashes, so copies of a document are counted once.
     sizes = {_place(x): len(x) for x in _documents(names)}
     if len(sizes) < 2:
         raise UserError(

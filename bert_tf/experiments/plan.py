@@ -114,7 +114,7 @@ class Plan:
         self.scale = scale
         self.corpus = corpus
         self.steps: dict[str, Step] = {}
-        # Placeholder to path, for paths outside the folder.
+        # Paths outside the folder, by placeholder.
         self.places: dict[str, str] = {}
         self._folder = folder
 

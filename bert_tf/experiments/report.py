@@ -133,7 +133,7 @@ def paper_value(table: Values, row: str, column: Values) -> float | None:
     place = share * max(points, default=0.0)
     if place < min(points, default=math.inf):
         return None
-    # One decimal: the paper's drawing cannot be read more exactly.
+    # Round to one decimal: the paper's drawing cannot be read more exactly.
     return round(float(np.interp(place, [*points], [*points.values()])), 1)
 
 
@@ -190,7 +190,7 @@ def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
         # The paper prints at most two decimals, so drop float64's error.
         gap = round(row["paper"] - other["paper"], 6)
         found["paper_difference"] = gap
-        # If no claim is given, take the sign of the paper's gap as its claim.
+        # Without an explicit claim, the sign of the paper's gap is the claim.
         claimed = claimed or (gap and ("above" if gap > 0 else "below"))
     if claimed:
         found |= {"expected": claimed, "verdict": None}

@@ -48,7 +48,7 @@ _END_WITH_PARENT = """import ctypes, os, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 15)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"""
-# Parts of a finished cell that nothing reads, removed to save disk space.
+# Unused files of a finished cell, which are removed to save disk space.
 _REMOVED = ("model", "best", "summaries", "checkpoint", "model.ckpt-*")
 
 
@@ -91,7 +91,7 @@ def make_plan(config: Flags, folder: str) -> tuple[Plan, list]:
             train, dev = scale["rows"].get(task.kind, (None, None))
             prepared.append(data.prepare(task, folder, rows or train, dev))
         built.append(plans.build(experiment, plan, prepared, config))
-    # Written last: after an error above, another corpus may still be given.
+    # Write this last, so that after an error above the corpus may change.
     data.write_json(os.path.join(folder, "experiments.json"), identity)
     return plan, built
 
@@ -119,7 +119,7 @@ class Runner:
     def __init__(self, output_dir: str, plan: Plan) -> None:
         self._output_dir = output_dir
         self._plan = plan
-        # Id of a failed step to its command, log and error.
+        # The command, log and error of each failed step, by id.
         self._failed: dict[str, dict[str, str]] = {}
 
     def run(self, max_minutes: float | None = None) -> None:

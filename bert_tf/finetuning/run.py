@@ -45,7 +45,7 @@ from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 
-# Builds the task from the flags and, without --do_train, the model's task.json.
+# Builds a task from flags and, without --do_train, from a model's task.json.
 BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
 
 # With fewer texts per label than this, `--few_shot` is usually better.
@@ -271,7 +271,7 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
         os.path.join(output_dir, model_directory.MODEL_FOLDER)
     )
     tuned, _, results = _evaluate_model(experiment, stored, is_own)
-    # Compare with the stored fields, as flags may have changed those of `task`.
+    # Compare with the stored fields: flags may have changed `task`'s fields.
     chosen = {name: stored.task.get(name) for name in confidence.FIELDS}
     old, new = task.to_json() | chosen, tuned.to_json()
     changes = {name: x for name, x in new.items() if x != old.get(name)}

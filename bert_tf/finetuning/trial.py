@@ -79,7 +79,7 @@ class Trial(Trainer):
         return self._experiment.identity
 
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
-        # `agree` also waits: otherwise the chief might write before others read.
+        # `agree` also waits, so the chief does not write before others read.
         self.coordinator.agree(
             {"the last checkpoint": checkpoint and checkpoint.describe()},
             f"view of {self.output_dir}, a folder that they share",
@@ -322,7 +322,7 @@ class Trial(Trainer):
         task = self._experiment.task
         (split, *_) = task.splits(DEV)
         evaluated = self.evaluator.evaluate(split, task, select_threshold=True)
-        # With the chief's numbers, all workers select the same step.
+        # Use the chief's numbers, so that all workers select the same step.
         metrics = self.coordinator.from_chief(evaluated.metrics)
         if metrics:
             self._dev_score = f"{task.metric} {metrics[task.metric]:.3f}"
@@ -518,7 +518,7 @@ class FinetuneInput:
         return [self.read(step)[INPUT_MASK.name] for step in steps]
 
     def tokens_per_example(self) -> float:
-        """Estimates the mean number of tokens of an example, with all choices."""
+        """Estimates the mean number of tokens in all choices of an example."""
         tokens = [mask.sum() for mask in self._sampled_masks]
         return float(np.mean(tokens) / self._batch_size)
 

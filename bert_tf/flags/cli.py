@@ -195,7 +195,7 @@ def run(main: Callable[[Any], None]) -> None:
     )
     read_config = define_flags(config_cls)
     description = sys.modules[main.__module__].__doc__ or ""
-    # --helpshort prints the docstring of `__main__`, so replace a mere stub.
+    # --helpshort prints `__main__`'s docstring, so put the description there.
     sys.modules["__main__"].__doc__ = description
 
     def parse_flags(argv: list[str]) -> list[str]:
@@ -249,7 +249,7 @@ def run(main: Callable[[Any], None]) -> None:
             logging.info("%s", stop)
             sys.exit(stop.status)
         except (Exception, KeyboardInterrupt):
-            # During an import Ctrl-C may not raise KeyboardInterrupt, so check.
+            # An import may turn Ctrl-C into another error: check `received`.
             if not interrupt.received:
                 raise
             sys.stderr.write(interrupt.message)
