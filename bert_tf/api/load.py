@@ -39,14 +39,14 @@ def load_model(
     encoder with a new head, ready for fine-tuning.
 
     Args:
-      path: A model directory, a Hugging Face directory, a KerasHub preset, a
-        SavedModel of TF Hub, or a checkpoint of the original or of the Model
-        Garden: its directory or its prefix, with its configuration in the same
-        directory; or a `.keras` file, which stays compiled if no other argument
+      path: A model directory, a Hugging Face directory, a KerasHub preset or a
+        SavedModel of TF Hub. Or a checkpoint of the original or of the Model
+        Garden: its directory or prefix, with the configuration in the same
+        directory. Or a `.keras` file, which stays compiled if no other argument
         is given. Or a name to download: a short one such as "bert-base-uncased"
         (run/models.py lists them), "hf://owner/name[@revision]",
         "kaggle://owner/model/keras/variation[/version]", or the https://
-        address of a .zip or .tar.gz file. A path with this name has precedence.
+        address of a .zip or .tar.gz file. An existing path of this name wins.
       kind: The kind of model to build: "encoder", "pretraining", "masked_lm",
         "next_sentence", "classification", "question_answering", "tagging",
         "multiple_choice" or "embeddings"; by default the stored kind.

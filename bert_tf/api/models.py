@@ -116,15 +116,15 @@ class TextMethods(save.FileMethods):
 
         Args:
           optimizer: As for Keras, for instance `bert_tf.build_optimizer()`.
-          loss: A loss of logits or its name, for each output of the head or
-            in a dictionary by output; by default the loss of the task, for
-            models of `bert_tf.load_model`. A cross-entropy given by name
+          loss: A loss of logits, or its name, for all outputs of the head; or
+            a dictionary of losses by output. Models of `bert_tf.load_model`
+            have the task's loss by default. A cross-entropy given by name
             reads logits.
           loss_weights: As for Keras, by output.
-          metrics: Metrics of logits, for each output of the head or in a
-            dictionary by output.
+          metrics: Metrics of logits, for all outputs of the head; or a
+            dictionary of metrics by output.
           weighted_metrics: Like `metrics`, but weighted like the loss.
-          jit_compile: Whether XLA compiles the steps; by default not, as that
+          jit_compile: Whether XLA compiles the steps; off by default, as it
             takes minutes for a large model. With "auto" Keras chooses.
           **kwargs: As for Keras.
 

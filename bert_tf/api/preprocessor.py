@@ -250,15 +250,15 @@ class Preprocessor:
     ) -> Any:
         """Tokenizes and packs raw rows, padded to one length.
 
-        The length is the longest row's, rounded up to a multiple of 8, but at
-        most `max_seq_length`. If the task splits long texts into windows, each
-        window is one row.
+        Rows get the length of the longest row, rounded up to a multiple of 8, but
+        at most `max_seq_length`. If the task splits long texts into windows,
+        each window is one row.
 
         Args:
           x: Raw rows, as `raw_rows.to_rows` reads them.
           y: The labels of the rows, as for `fit`, or None.
           sample_weight: The weight of each row, or None.
-          length: The length to pad to instead, for instance `max_seq_length`.
+          length: Another length to pad to, for instance `max_seq_length`.
 
         Returns:
           The features: `input_ids`, `input_mask` and `segment_ids`, each

@@ -215,7 +215,7 @@ def check_stream(stream: Any) -> Any:
 
 @contextlib.contextmanager
 def naming_row(number: int) -> Iterator[None]:
-    """Adds the number of a row to a `UserError` about it."""
+    """Adds the number of a row to a `UserError` about this row."""
     try:
         yield
     except UserError as error:

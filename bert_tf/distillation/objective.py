@@ -30,7 +30,7 @@ from bert_tf.tasks.task import SoftTargets
 from bert_tf.tasks.task import Task
 from bert_tf.training import losses as label_losses
 
-# Feature <float32>[B]: 1 for labeled rows, else 0; absent if all are labeled.
+# Feature <float32>[B]: 1 for rows with a label, else 0; absent if all have one.
 IS_LABELED = "is_labeled"
 # Key of the teacher's outputs among the features of a step.
 _TEACHER = "teacher"

@@ -297,7 +297,7 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev rows may have it.
         changes["calibrates"] = task.may_calibrate(config)
-        # Few-shot teachers normalize vectors; if students do, they learn slowly.
+        # Few-shot teachers normalize vectors; students that do learn slowly.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 

@@ -82,7 +82,7 @@ class Task:
     Attributes:
       name: The task's name in --tasks.
       kind: A key of `KINDS`.
-      files: Split to a path; only taggers may lack dev.
+      files: The path of each split's file; only taggers may lack dev.
       columns: Role to the column's name or number.
       metric: The metric of the tables.
       official: The name of the library's task for official files, or None.

@@ -87,7 +87,7 @@ def build(planned: Rows, out_dir: str) -> dict[str, Any]:
         elif not isinstance(cell.get("score"), int | float):
             unreadable.append(f"{name}.json")
         elif name in ids:
-            cell.pop("commands", None)  # The cell's own file keeps them.
+            cell.pop("commands", None)  # The cell's own file has these.
             finished[name] = {"id": name, **cell}
     # Leave out cells that failed first and succeeded later.
     failed = [x for x in failed if x["id"] in ids - {*finished}]

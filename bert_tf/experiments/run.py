@@ -123,7 +123,7 @@ class Runner:
         self._failed: dict[str, dict[str, str]] = {}
 
     def run(self, max_minutes: float | None = None) -> None:
-        """Runs the cells, and rewrites the report after each."""
+        """Runs the cells, and rewrites the report after each cell."""
         minutes = float("inf") if max_minutes is None else max_minutes
         signal.signal(signal.SIGTERM, _stop)
         self._loop(time.monotonic() + 60 * minutes)
@@ -173,7 +173,7 @@ class Runner:
         return f"{done} of {len(self._plan.cells)} cells are done"
 
     def _make(self, step: Step) -> bool:
-        """Runs a step or records its error; False if another process has it."""
+        """Runs a step and records failure; False if another process runs it."""
         path, shell = f"{self._output_dir}/logs/{step.id}.log", ""
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)

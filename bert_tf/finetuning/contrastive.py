@@ -1,4 +1,4 @@
-"""Trains embeddings, and classifiers for few labeled texts on top of them.
+"""Trains embeddings, and classifiers of embeddings for few labeled texts.
 
 Few-shot training follows SetFit (Tunstall et al., 2022,
 https://arxiv.org/abs/2209.11055): embeddings learn from pairs of texts with the

@@ -255,7 +255,7 @@ def evaluate_splits(
       before: Earlier results, kept for splits that are not evaluated now.
 
     Returns:
-      The task with the threshold selected on dev, and split to metrics.
+      The task with the threshold selected on dev, and the metrics by split.
     """
     is_chief = evaluator.devices.coordinator.is_chief
     dev = task.splits(DEV) if evaluator.config.do_eval else ()

@@ -106,7 +106,7 @@ class Experiment:
 
     @property
     def data_hashes(self) -> dict[str, str]:
-        """Split to SHA-256 of its file."""
+        """The SHA-256 of each split's file, by split."""
         return {
             split: data.sha256
             for split, data in self.task.data.items()
@@ -157,7 +157,7 @@ class Experiment:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Name in `identity` to the path of the file or model."""
+        """The paths of files and models, by their names in `identity`."""
         config = self.config
         names = ("pretrained_model_dir", "init_checkpoint", "bert_config_file")
         return (

@@ -38,8 +38,8 @@ class FinishedTrial:
     """A trial that has finished or failed permanently.
 
     Attributes:
-      results: Split to metrics.
-      evaluated: Evaluated split to the hash of its file.
+      results: The metrics by split.
+      evaluated: The hashes of the files of the evaluated splits, by split.
       failure: The message about a value that was not finite, or None.
     """
 

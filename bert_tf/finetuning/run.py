@@ -62,7 +62,7 @@ def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
     """Prepares the devices, reads model and data, and runs all trials.
 
     Returns:
-      Split to metrics.
+      The metrics by split.
     """
     with preemptions.prepare(config) as place:
         return run_on(config, build_task, *place)

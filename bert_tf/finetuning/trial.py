@@ -413,7 +413,7 @@ def _find_reached(
     variables: Mapping[str, keras.Variable],
     specs: Mapping[str, tf.TensorSpec],
 ) -> dict[str, bool]:
-    """Returns for each variable whether the loss depends on it.
+    """Returns, by variable, whether the loss depends on the variable.
 
     Traces a step without running it; to save time, all layers share a graph.
     Training steps later reuse the chains of `fused` that are traced here.

@@ -50,8 +50,8 @@ def find_masks(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the positions of [MASK]s in rows, from left to right.
 
-    Example with [MASK] 103: ids [[8, 103, 103], [8, 9, 103]] give positions
-    [[1, 2], [2, 0]] and [[True, True], [True, False]].
+    Example with [MASK] 103: ids [[8, 103, 103], [8, 9, 103]] give the positions
+    [[1, 2], [2, 0]]; the 0 is padding: [[True, True], [True, False]].
 
     Args:
       inputs: `input_ids` and `input_mask`, <int32>[B, T] each.

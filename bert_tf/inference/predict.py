@@ -370,7 +370,7 @@ def _predict_chunks(
     on_examples: Callable[[int], object],
     finished: int = 0,
 ) -> Iterator[list[str]]:
-    """Yields chunks of lines, one per example, in the file's order.
+    """Yields chunks of lines, one line per example, in the file's order.
 
     Args:
       predictor: The model.
@@ -453,7 +453,7 @@ def _finished_chunks(run: RunFolder) -> int:
 
 
 def _join(run: RunFolder, config: Flags, header: str | None) -> None:
-    """Writes the output file from its chunks, then removes them."""
+    """Writes the output file from its chunks, then removes the chunks."""
     chunks = (
         files.read_bytes(_chunk_path(run, number))
         for number in range(_finished_chunks(run))
