@@ -250,9 +250,9 @@ class Preprocessor:
     ) -> Any:
         """Tokenizes and packs raw rows, padded to one length.
 
-        Rows get the length of the longest row, rounded up to a multiple of 8, but
-        at most `max_seq_length`. If the task splits long texts into windows,
-        each window is one row.
+        Rows get the length of the longest row, rounded up to a multiple of 8,
+        but at most `max_seq_length`. If the task splits long texts into
+        windows, each window is one row.
 
         Args:
           x: Raw rows, as `raw_rows.to_rows` reads them.

@@ -120,7 +120,7 @@ class DistillationObjective(label_losses.Objective):
     the label loss, which is always reported.
 
     Args:
-      teacher: Returns the teacher's outputs for the model's inputs.
+      teacher: The model that computes the teacher's outputs.
       flags: The flags of run/distill.py.
 
     Attributes:

@@ -330,7 +330,7 @@ class MixedFeatures:
           length: T, at least the length of the longest row.
 
         Returns:
-          The features of labeled rows, 0 where an unlabeled row lacks them,
+          All features of labeled rows, with 0 if an unlabeled row lacks one,
           and `is_labeled` <float32>[B].
         """
         is_labeled = indices < len(self._labeled)

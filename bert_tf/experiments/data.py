@@ -83,7 +83,7 @@ class Task:
       name: The task's name in --tasks.
       kind: A key of `KINDS`.
       files: The path of each split's file; only taggers may lack dev.
-      columns: Role to the column's name or number.
+      columns: The name or number of the column for each role.
       metric: The metric of the tables.
       official: The name of the library's task for official files, or None.
       no_label: Labels that mean "no label"; rows with them are left out.

@@ -74,9 +74,9 @@ def write(out_dir: str) -> None:
 def build(planned: Rows, out_dir: str) -> dict[str, Any]:
     """Returns the contents of `report.json`.
 
-    `tables` are the planned tables, each with `values`, by row and column, and
-    `signs`, the paper's claims. `failed` are cells with their command and log;
-    `unreadable` are files without a score.
+    `tables` are the planned tables. Each has `values`, one per row and column,
+    and `signs`, the paper's claims. `failed` are cells with their command and
+    log; `unreadable` are files without a score.
     """
     finished, failed, unreadable = {}, [], []
     ids = {x for table in planned for _, _, *y in table["cells"] for x in y}

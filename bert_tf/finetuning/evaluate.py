@@ -119,7 +119,7 @@ class Evaluated:
     """The predictions and metrics of a model on a split.
 
     Attributes:
-      task: The task, with the selected threshold if one was requested.
+      task: The task, with the threshold selected on the split if requested.
       metrics: The task's metrics and `loss`; empty without labels.
     """
 
