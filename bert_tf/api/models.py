@@ -400,7 +400,7 @@ class TextMethods(save.FileMethods):
             raise error from None
 
     def _split_table(self, x, y, columns):
-        """Returns a table's texts and labels; sets which labels a loss has."""
+        """Splits a table into texts and labels; records the kind of loss."""
         if self.preprocessor is None:
             return x, y
         loss = getattr(self, "loss", None)

@@ -58,7 +58,7 @@ class Precision:
 
     @property
     def needs_loss_scale(self) -> bool:
-        """True for float16: it has 5 exponent bits, so gradients underflow."""
+        """True for float16, as its 5 exponent bits let gradients underflow."""
         return self.name == "float16"
 
 
@@ -329,7 +329,7 @@ def check_worker(num_devices: int, cluster: Cluster) -> None:
 
 
 def _build_workers_strategy(num_devices: int) -> tf.distribute.Strategy:
-    """Returns the strategy of several workers; blocks until they connect."""
+    """Returns the strategy of several workers; waits until all connect."""
     gpus = _prepare_gpus()
     if gpus and num_devices:
         _configure(tf.config.set_visible_devices, gpus[:num_devices], "GPU")

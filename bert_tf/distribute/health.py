@@ -222,7 +222,7 @@ class Watch:
                 return
 
     def _finishes(self) -> bool:
-        """Gives training time to finish; returns whether it did."""
+        """Waits for training to finish; returns whether it has finished."""
         if not self._is_finishing():
             return False
         deadline = time.monotonic() + _SECONDS_TO_FINISH

@@ -262,7 +262,7 @@ def _write(
 def _sample(
     rows: Sequence[Any], most: int | None, kind: str, split: str
 ) -> Sequence[Any]:
-    """Samples at most `most` rows; adds training rows of labels they lack."""
+    """Samples at most `most` rows; adds training rows for missing labels."""
     if most is None or len(rows) <= most:
         return rows
     if kind == TAGGING:

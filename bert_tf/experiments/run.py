@@ -279,7 +279,7 @@ class Runner:
         return values
 
     def describe(self) -> str:
-        """Returns the commands of unfinished cells and the steps they need."""
+        """Returns the commands of unfinished cells and of their steps."""
         to_do, lines = self._with_needs(self._plan.cells, True), []
         for step in to_do:
             reads = f"# reads what {', '.join(step.needs)} wrote"
@@ -294,7 +294,7 @@ class Runner:
     def _with_needs(
         self, steps: Sequence[str], skips_done: bool = False
     ) -> list[Step]:
-        """Returns steps, each after all steps that it needs."""
+        """Returns the steps and all steps that they need, in order."""
         found: dict[str, Step] = {}
         for step in map(self._plan.steps.get, steps):
             if not (skips_done and self._is_done(step.id)):

@@ -213,7 +213,7 @@ def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
 def average(
     trained: Mapping[str, keras.Variable], start: Mapping[str, keras.Variable]
 ) -> None:
-    """Sets each trained weight to the mean of it and the weight in `start`."""
+    """Averages each trained weight with the same weight in `start`."""
     for name, variable in start.items():
         trained[name].assign((trained[name] + variable) / 2)
 

@@ -196,7 +196,7 @@ def _find_models(patterns: str) -> dict[str, StoredModel]:
 def _find_parts(
     glue_dir: str, models: Mapping[str, StoredModel]
 ) -> tuple[list[_Part], list[str]]:
-    """Returns the files that can be written, and names what is missing."""
+    """Returns the files that can be written, and a list of what is missing."""
     parts, missing = [], []
     for task in _tasks():
         model = _model_of(task)
