@@ -53,7 +53,7 @@ _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
 # Keras' default, so `count_steps` counts the steps that Keras will run.
 _BATCH_SIZE = 32
-# The default --seed of run/finetune_classifier.py, so `fit` draws its pairs.
+# The --seed of run/finetune_classifier.py, so that `fit` draws equal pairs.
 _FEW_SHOT_SEED = 12345
 _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
@@ -74,8 +74,8 @@ _LOSSES = {
         keras.losses.SparseCategoricalCrossentropy,
     )
 }
-# Keras picks the kind of "accuracy" by the labels' shape; for rows with several
-# labels only the greatest logit would count. So pick the kind by the loss.
+# The loss decides which metric "accuracy" is. Keras would look at the labels'
+# shape; for rows with several labels it would count only the greatest logit.
 _ACCURACY = ("accuracy", "acc")
 _ACCURACIES = {
     keras.losses.BinaryCrossentropy: keras.metrics.BinaryAccuracy,
@@ -100,9 +100,9 @@ def count_steps(
 ) -> int | None:
     """Returns the number of steps of the learning rate schedule of `fit`.
 
-    It is 3 * 32 for 3 epochs of 1,000 rows in batches of 32. Returns None for
-    data of unknown length, and if a callback sets the learning rate: Keras
-    cannot set the rate of an optimizer that has a schedule.
+    Example: 3 epochs of 1,000 rows in batches of 32 have 3 * 32 steps. Returns
+    None for data of unknown length, and if a callback sets the learning rate:
+    Keras cannot set the rate of an optimizer that has a schedule.
     """
     if any(isinstance(x, _RATE_SETTERS) for x in tf.nest.flatten(callbacks)):
         return None
@@ -135,7 +135,7 @@ def compile_arguments(
     )
     metrics = ["accuracy"]
     if isinstance(task, PairsTask):
-        metrics = None  # The task's metrics need all rows of dev, not a batch.
+        metrics = None  # The task's metrics need all rows, not one batch.
     if getattr(task, "problem_type", None) == "regression":
         metrics = ["mean_absolute_error"]
     return {"optimizer": optimizer, "metrics": metrics}
@@ -157,14 +157,14 @@ def compute_loss(
       y: The labels that `Preprocessor` returns, or the ids of masked tokens
         <int>[B, P], -1 at unused positions.
       sample_weight: The weight of each row or label, or None. As in Keras, the
-        sum is divided by the number of losses, not by the sum of weights.
+        sum of losses is divided by their number, not by the sum of weights.
     """
     require_labels(y is not None)
     if isinstance(y, Mapping) and len(y) == 1:
         (y,) = y.values()
     weight = None
     if sample_weight is not None:
-        # Keras repeats the weight for each output, so the first one will do.
+        # Keras repeats the weight for each output, so use the first copy.
         weight = tf.cast(tf.nest.flatten(sample_weight)[0], tf.float32)
     batch = {INPUT_MASK.name: tf.ones_like(x[INPUT_IDS.name]), **x}
     if task is not None:
@@ -258,7 +258,7 @@ def fit_few_shot(
     encoder = bert_model.named_variables(twin)
     for name, variable in encoder.items():
         variable.assign(weights[name])
-    # Calibrate on embeddings that have not learned the labels yet.
+    # Compute the embeddings for calibration before they learn the labels.
     start = twin.predict(inputs, verbose=0)["embedding"]
     pairs = contrastive.draw_pairs(label_ids, _FEW_SHOT_SEED)
     history = twin.fit(
@@ -273,7 +273,7 @@ def fit_few_shot(
         weights[name].assign(value)
     model.pooling, model.normalize = pooled
     preprocessor.change_task(
-        **dict.fromkeys(confidence.FIELDS),  # Fitted to the replaced head.
+        **dict.fromkeys(confidence.FIELDS),  # Drop values of the old head.
         pooling=task.pooling,
         normalize=task.normalize,
     )
@@ -294,8 +294,8 @@ def draw_masks(
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Masks a batch of packed texts, in graph.
 
-    The masks of a row depend on its tokens, the seed and the step alone, not
-    on the other rows or on padding.
+    The masks of a row depend only on its tokens, the seed and the step, not on
+    other rows or on padding.
 
     Args:
       features: The inputs of the model, <int32>[B, S] each.
@@ -405,8 +405,8 @@ def metrics_of_logits(
 ) -> Any:
     """Replaces metrics given by name by objects that read logits.
 
-    Returns a list, or a dictionary of lists. The objects have their variables:
-    if Keras made these in the first step, it would trace the step twice.
+    Returns a list, or a dictionary of lists. The metrics are built. If the
+    first step built them, Keras would trace this step twice.
 
     Args:
       metrics: The argument of `compile`; None stays None.
@@ -444,7 +444,7 @@ def metrics_of_logits(
             found = keras.metrics.BinaryAccuracy(threshold=0.0)
         if getattr(found, "from_logits", None) is False:
             found = type(found)(from_logits=True)
-        found.name = metric  # Keras logs named metrics by these names.
+        found.name = metric  # Keras logs the metric by this name.
         return found
 
     metrics = metrics if isinstance(metrics, list | tuple) else [metrics]

@@ -39,14 +39,14 @@ def load_model(
     encoder with a new head, ready for fine-tuning.
 
     Args:
-      path: A model directory, a Hugging Face directory, a KerasHub preset, a
-        SavedModel of TF Hub, or a checkpoint of the original or of the Model
-        Garden: its directory or its prefix, with its configuration in the same
-        directory; or a `.keras` file, which stays compiled if no other argument
+      path: A model directory, a Hugging Face directory, a KerasHub preset or a
+        SavedModel of TF Hub. Or a checkpoint of the original or of the Model
+        Garden: its directory or prefix, with the configuration in the same
+        directory. Or a `.keras` file, which stays compiled if no other argument
         is given. Or a name to download: a short one such as "bert-base-uncased"
         (run/models.py lists them), "hf://owner/name[@revision]",
         "kaggle://owner/model/keras/variation[/version]", or the https://
-        address of a .zip or .tar.gz file. A path with this name has precedence.
+        address of a .zip or .tar.gz file. An existing path of this name wins.
       kind: The kind of model to build: "encoder", "pretraining", "masked_lm",
         "next_sentence", "classification", "question_answering", "tagging",
         "multiple_choice" or "embeddings"; by default the stored kind.
@@ -110,7 +110,7 @@ def load_model(
         values |= {name: kwargs[name] for name in task.model_arguments()}
     if problem_type is not None:
         values |= _problem(problem_type, values["kind"])
-    if model is None:  # Else: a .keras file of an old version, without text.
+    if model is None:  # Otherwise a .keras file has been loaded as `model`.
         model = build_model(
             stored,
             kind,
@@ -126,7 +126,7 @@ def load_model(
 
 
 def _check_labels(labels: Any, kind: str | None) -> None:
-    """Raises `UserError` if `labels` has a single name to choose from."""
+    """Raises `UserError` if `labels` has only one name."""
     has_names = not isinstance(labels, str | int | None)
     if has_names and len(labels) == 1 and kind in (None, *LABELLED):
         raise UserError(

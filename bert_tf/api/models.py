@@ -27,15 +27,15 @@ from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import task_models
 from bert_tf.tasks.classification.labels import name_some
 
-# Question answering: label in the training data -> output that it trains.
+# Question answering: the name of a label -> the output that it trains.
 _OUTPUT_OF_LABEL = {
     "start_positions": "start_logits",
     "end_positions": "end_logits",
 }
-# The key of `_has_defaults` among the compile arguments in a .keras file.
+# The key of `_has_defaults` in the compile arguments of a .keras file.
 _HAS_DEFAULTS = "bert_tf_defaults"
-# Token heads do not train the pooler, and masks do not train the next-sentence
-# head, so Keras' warning about these gradients would only confuse.
+# Token heads do not train the pooler, and the masked-LM loss does not train the
+# next-sentence head, so Keras' warning about both would only confuse.
 warnings.filterwarnings(
     "ignore",
     r"Gradients do not exist for variables \['[^']*/pooler/dense/kernel', "
@@ -75,7 +75,7 @@ class TextMethods(save.FileMethods):
 
     def __repr__(self):
         config = getattr(self, "bert_config", None)
-        if config is None:  # The constructor raised before it set this.
+        if config is None:  # The constructor raised before it set `config`.
             return super().__repr__()
         size = f"{config.num_hidden_layers} layers of width"
         labels = getattr(self, "labels", None)
@@ -116,15 +116,15 @@ class TextMethods(save.FileMethods):
 
         Args:
           optimizer: As for Keras, for instance `bert_tf.build_optimizer()`.
-          loss: A loss of logits or its name, for each output of the head or
-            in a dictionary by output; by default the loss of the task, for
-            models of `bert_tf.load_model`. A cross-entropy given by name
+          loss: A loss of logits, or its name, for all outputs of the head; or
+            a dictionary of losses by output. Models of `bert_tf.load_model`
+            have the task's loss by default. A cross-entropy given by name
             reads logits.
           loss_weights: As for Keras, by output.
-          metrics: Metrics of logits, for each output of the head or in a
-            dictionary by output.
-          weighted_metrics: As `metrics`, weighted as the loss.
-          jit_compile: Whether XLA compiles the steps; by default not, as that
+          metrics: Metrics of logits, for all outputs of the head; or a
+            dictionary of metrics by output.
+          weighted_metrics: Like `metrics`, but weighted like the loss.
+          jit_compile: Whether XLA compiles the steps; off by default, as it
             takes minutes for a large model. With "auto" Keras chooses.
           **kwargs: As for Keras.
 
@@ -151,7 +151,7 @@ class TextMethods(save.FileMethods):
                 for x in (metrics, weighted_metrics)
             )
         if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
-            # Weight the metrics, or else tokens without a label would count.
+            # Weighted metrics ignore tokens without a label (weight 0).
             weighted_metrics = [*metrics, *(weighted_metrics or [])]
             metrics = None
         super().compile(
@@ -173,8 +173,8 @@ class TextMethods(save.FileMethods):
 
     def compile_from_config(self, config):
         """Compiles with the arguments in a .keras file."""
-        # A schedule that `fit` chose has decayed to 0; the next `fit` replaces
-        # it if it is marked as a default.
+        # A schedule that `fit` chose has decayed to 0. The next `fit` replaces
+        # the schedule only if `_has_defaults` is true, so restore that value.
         config = dict(config)
         has_defaults = config.pop(_HAS_DEFAULTS, False)
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -208,7 +208,7 @@ class TextMethods(save.FileMethods):
 
         Args:
           x: Raw rows: a list of texts, pairs of texts, lists of words or
-            dictionaries, as the task has them. Or two lists in a tuple, for
+            dictionaries, as the task requires. Or two lists in a tuple, for
             pairs; columns of texts (arrays, pandas); or a data set of strings
             and labels. Or the model's inputs, as for Keras.
           y: The labels of the rows. Classification: a name or index per row,
@@ -225,9 +225,9 @@ class TextMethods(save.FileMethods):
           verbose: As for Keras.
           callbacks: As for Keras. With LearningRateScheduler or
             ReduceLROnPlateau the default learning rate has no schedule.
-          validation_split: The share to validate on. Raw rows are held out as
-            by --dev_fraction: by a hash of the text, an equal share of each
-            label. If x is the model's inputs, Keras holds out the last rows.
+          validation_split: The share to validate on. Of raw rows, a hash of the
+            text chooses an equal share of each label, as --dev_fraction does.
+            If x is the model's inputs, Keras holds out the last rows.
           validation_data: (x, y), (x, y, sample_weight), or a data set.
           shuffle: As for Keras.
           class_weight: As for Keras, by index or name of the label; or
@@ -305,7 +305,7 @@ class TextMethods(save.FileMethods):
                     )
                 )
         if isinstance(x, tf.data.Dataset | types.GeneratorType):
-            shuffle = False  # Else Keras warns that it cannot shuffle these.
+            shuffle = False  # Else Keras warns that it cannot shuffle streams.
         with self._explaining():
             history = super().fit(
                 x,
@@ -334,10 +334,10 @@ class TextMethods(save.FileMethods):
         packed_weights.refuse()
         step = self.optimizer.iterations
         # With accumulation, several batches have the same `iterations`, so a
-        # state computed from it would give them the same dropout.
+        # state computed from it would give these batches the same dropout.
         if not self.optimizer.gradient_accumulation_steps:
-            # Keras restores the step but not this state, so compute the state
-            # from the step: then a resumed run draws the same dropout.
+            # Keras restores the step but not `state`. Compute it from the step,
+            # so that a resumed run draws the same dropout.
             state = getattr(self, "bert", self).seed_generator.state
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)
             state.assign(tf.stack([tf.convert_to_tensor(state)[0], now]))
@@ -389,7 +389,7 @@ class TextMethods(save.FileMethods):
 
     @contextlib.contextmanager
     def _explaining(self):
-        """Replaces a TensorFlow error about a row by that row's `UserError`."""
+        """Raises a row's `UserError` in place of the error of TensorFlow."""
         try:
             yield
         except tf.errors.OpError:
@@ -400,7 +400,7 @@ class TextMethods(save.FileMethods):
             raise error from None
 
     def _split_table(self, x, y, columns):
-        """Returns a table's texts and labels; records the loss's label form."""
+        """Splits a table into texts and labels; records the kind of loss."""
         if self.preprocessor is None:
             return x, y
         loss = getattr(self, "loss", None)
@@ -476,7 +476,7 @@ class TextMethods(save.FileMethods):
             masks = fill_mask.FillMask(self)(texts)
             return list(map(fill_mask.to_json, masks))
         if self.preprocessor is None:
-            self._read_rows(x)  # Raises the error about raw rows.
+            self._read_rows(x)  # Raises, as raw rows need a preprocessor.
         if steps is not None or callbacks is not None:
             raise UserError(
                 "Raw rows are predicted without steps= and callbacks=."
@@ -542,7 +542,7 @@ class TextMethods(save.FileMethods):
             return loss / tf.distribute.get_strategy().num_replicas_in_sync
         y, y_pred, sample_weight, mask = self._align(y, y_pred, sample_weight)
         if mask is not None:
-            # Keras divides by all tokens; scale to the mean of labeled tokens.
+            # Keras divides by all tokens: rescale to divide by labeled tokens.
             mask_sum = tf.reduce_sum(mask)
             size = tf.cast(tf.size(mask), mask.dtype)
             sample_weight *= tf.math.divide_no_nan(size, mask_sum)
@@ -564,7 +564,7 @@ class TextMethods(save.FileMethods):
         """Returns `y`, or placeholder labels if no masks are drawn yet."""
         if not self._draws_masks(x, y):
             return y
-        # In a strategy Keras builds losses and metrics before masks are drawn.
+        # Within a strategy Keras builds metrics before the masks are drawn.
         return tf.argmax(y_pred["masked_lm_logits"], -1)
 
     def _with_masks(self, data, step):
@@ -583,7 +583,7 @@ class TextMethods(save.FileMethods):
         return keras.utils.pack_x_y_sample_weight(x, labels, sample_weight)
 
     def _compile_with_defaults(self, num_steps):
-        strategy = self._distribute_strategy  # None if loaded outside of one.
+        strategy = self._distribute_strategy  # None if loaded without one.
         if strategy is None and tf.distribute.has_strategy():
             raise UserError(
                 "Expected a model of this strategy: load it within "
@@ -622,8 +622,8 @@ class TextMethods(save.FileMethods):
     def _align(self, y, y_pred, sample_weight):
         """Returns labels, outputs and weights in one structure, and the mask.
 
-        A single output comes without a dictionary. The mask is <float32>[B, S],
-        1 for tokens with a label, or None if labels are not for tokens.
+        A single output is not in a dictionary. The mask is <float32>[B, S], 1
+        for tokens with a label, or None if the labels are not for tokens.
         """
         names = self._trained_outputs
         if len(names) > 1:
@@ -639,7 +639,7 @@ class TextMethods(save.FileMethods):
         y_pred = y_pred[names[0]]
         if not self.labels_tokens or y is None:
             return y, y_pred, sample_weight, None
-        y = tf.convert_to_tensor(y)  # An array if the step runs eagerly.
+        y = tf.convert_to_tensor(y)  # In eager steps `y` is an array.
         if y.dtype.is_floating:
             return y, y_pred, sample_weight, None
         mask = tf.cast(tf.not_equal(y, NO_LABEL), tf.float32)

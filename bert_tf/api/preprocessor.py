@@ -87,8 +87,8 @@ class Preprocessor:
         language model draw; may be set at any time.
       embedding_values: The contents of task.json for the model for embeddings
         that `fit(few_shot=True)` trains.
-      has_one_hot_loss: Whether labels <float>[N, L] have a single 1 in each
-        row, not a 0 or 1 for each of several labels.
+      has_one_hot_loss: Whether each row of labels <float>[N, L] has a single 1,
+        rather than a 1 for each label that applies.
       keeps_vectors: Whether the loss takes labels <float>[N, L] unchanged; only
         the task's loss and sparse cross-entropy do not.
       row_error: The last error about a row of a data set, or None.
@@ -129,9 +129,9 @@ class Preprocessor:
         self.row_error: UserError | None = None
         # The model of the last `predict`, and its copy for inference.
         self._prepared: tuple[keras.Model, keras.Model] | None = None
-        # Predictors of the copy, by the task's id and the batch size.
+        # Predictors of this copy, by the `id` of the task and the batch size.
         self._predictors: dict[tuple[int, int], Predictor] = {}
-        # A variable, so that compiled steps read a seed that is set later.
+        # This is a variable, so that compiled steps use a seed set later.
         self._mask_seed = tf.Variable(0, False, dtype=tf.int64)
 
     def __repr__(self) -> str:
@@ -250,15 +250,15 @@ class Preprocessor:
     ) -> Any:
         """Tokenizes and packs raw rows, padded to one length.
 
-        The length is the longest row's, rounded up to a multiple of 8, but at
-        most `max_seq_length`. If the task splits long texts into windows, each
-        window is one row.
+        Rows get the length of the longest row, rounded up to a multiple of 8,
+        but at most `max_seq_length`. If the task splits long texts into
+        windows, each window is one row.
 
         Args:
           x: Raw rows, as `raw_rows.to_rows` reads them.
           y: The labels of the rows, as for `fit`, or None.
           sample_weight: The weight of each row, or None.
-          length: The length to pad to instead, for instance `max_seq_length`.
+          length: Another length to pad to, for instance `max_seq_length`.
 
         Returns:
           The features: `input_ids`, `input_mask` and `segment_ids`, each
@@ -333,7 +333,7 @@ class Preprocessor:
             for number, label in enumerate(labels):
                 with raw_rows.naming_row(
                     number
-                ):  # This raises before the task changes.
+                ):  # Raises before the task is changed.
                     label_values.parse_label(label, self.task.labels, problem)
             self.change_task(
                 problem_type=problem,
@@ -343,7 +343,7 @@ class Preprocessor:
     def change_task(self, **values: Any) -> None:
         """Changes values of task.json."""
         self.task_values |= values
-        self.__dict__.pop("task", None)  # Built again when needed.
+        self.__dict__.pop("task", None)  # The next use builds it again.
         self._prepared = None
 
     def calibrate(self, compute: Callable[[Any], Any], data: Any) -> None:
@@ -461,7 +461,7 @@ class Preprocessor:
     ) -> tuple[Any, Any, Any]:
         """Returns the arguments of Keras' `fit` with raw rows converted.
 
-        Data sets of strings are converted as they are read, lists at once.
+        Lists are converted at once, data sets of strings while they are read.
         """
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x), y, sample_weight
@@ -481,7 +481,7 @@ class Preprocessor:
             return self.convert_rows(x, y, sample_weight)
         raw_rows.check_features(x)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
-            y = np.asarray(y)  # Keras refuses a list of labels beside arrays.
+            y = np.asarray(y)  # Keras refuses lists of labels for arrays.
         if y is not None and self.has_task:
             is_matrix = getattr(y, "ndim", 1) == 2 and self._num_labels != 1
             is_matrix &= self.task_values["kind"] == "classification"
@@ -498,7 +498,7 @@ class Preprocessor:
     ) -> tuple[Any, Any, Any, tuple[Any, Any, Any] | None]:
         """Splits rows, labels and weights into a training and a held-out part.
 
-        Other data is returned as it is, with None for the held-out part.
+        Data other than rows is returned unchanged, and None as held-out part.
 
         Raises:
           UserError: If a row does not fit the task, or the rows cannot be
@@ -553,7 +553,7 @@ class Preprocessor:
     def convert_rows(
         self, x: Any, y: Any, sample_weight: Any, length: int | None = None
     ) -> tuple[Any, Any, Any]:
-        """Returns features, labels and weights; None for what is not given.
+        """Returns features, labels and weights; labels and weights may be None.
 
         Takes the arguments of `__call__`. If the loss takes one-hot labels, the
         labels are one-hot.

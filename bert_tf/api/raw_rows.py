@@ -34,7 +34,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 # Arguments of `fit` that name the columns of a table.
 COLUMNS = ("text_column", "text_pair_column", "label_column")
 _USUAL_LABELS = ("label", "labels", "tags", "ner_tags", "answers")
-# Elements of a data set that are read to see if a row may have several labels.
+# Number of elements that show whether rows of a data set have several labels.
 _ELEMENTS_TO_JUDGE = 1000
 _SQUAD_LABELS = ("start_positions", "end_positions")
 
@@ -106,7 +106,7 @@ def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
     known = [*inspect.signature(getattr(keras.Model, method)).parameters]
     known = [*known[1:], *COLUMNS]
     for name in arguments:
-        if name not in known and not name.startswith("_"):  # Private to Keras.
+        if name not in known and not name.startswith("_"):  # Not Keras' own.
             hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer."
             raise UserError(
                 f"{method}() has no argument {name!r}"
@@ -148,7 +148,7 @@ def split_table(
     texts = [names[one] for one in COLUMNS[:2] if one in names]
     reads_texts = isinstance(task, ClassificationTask | None)
     is_vector = isinstance(task, EmbeddingsTask)
-    # In a DataFrame of one or two columns, all are texts, whatever their names.
+    # A DataFrame of one or two columns has only texts, whatever the names are.
     is_plain = len(table) < 3 and not label and hasattr(x, "columns")
     is_plain &= not (is_vector and {*TEXT_COLUMNS} & {*table})
     if not texts and reads_texts and not is_plain:
@@ -156,7 +156,7 @@ def split_table(
         texts = choose_columns(table, choices)
     if y is None and label and task is not None:
         y = _named_labels(x, to_list(table[label]), label, task)
-    if not texts:  # The task finds the columns by their names.
+    if not texts:  # The task will find the columns by their names.
         return (x if is_plain else table), y
     columns = [to_list(table[name]) for name in texts]
     return (columns[0] if len(columns) == 1 else tuple(columns)), y
@@ -184,7 +184,7 @@ def is_text(x: Any) -> bool:
     for leaf in tf.nest.flatten(x):
         dtype = getattr(leaf, "dtype", None)
         kind = getattr(dtype, "kind", None)
-        if kind is None and hasattr(leaf, "to_numpy"):  # A polars column.
+        if kind is None and hasattr(leaf, "to_numpy"):  # A column of polars.
             kind = leaf.to_numpy().dtype.kind
         is_string = dtype == tf.string or kind in ("U", "S", "O")
         if isinstance(leaf, str | bytes) or is_string:
@@ -215,7 +215,7 @@ def check_stream(stream: Any) -> Any:
 
 @contextlib.contextmanager
 def naming_row(number: int) -> Iterator[None]:
-    """Adds the number of a row to a `UserError` about it."""
+    """Adds the number of a row to a `UserError` about this row."""
     try:
         yield
     except UserError as error:
@@ -393,7 +393,7 @@ def convert_dataset(
                     *preprocessor.convert_rows(rows, labels, weights, length)
                 )
             except UserError as error:
-                preprocessor.row_error = error  # TensorFlow drops the message.
+                preprocessor.row_error = error  # TensorFlow drops `error`.
                 raise
 
     _, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
@@ -452,7 +452,7 @@ def _batched(
     x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     is_row = any(x.shape.rank == 0 for x in tf.nest.flatten((x, y)) if x)
     if isinstance(task, TaggingTask) and not isinstance(x, Mapping | tuple):
-        # With labels, rank 1 is one row's words; otherwise a batch of texts.
+        # Rank 1 is the words of one row if there are labels, else many texts.
         is_words = x.shape.rank == 1 and (
             y is not None or isinstance(x, tf.RaggedTensorSpec)
         )

@@ -29,10 +29,10 @@ from bert_tf.io import files
 from bert_tf.modeling import task_models
 from bert_tf.tasks import registry
 
-# A training run's values in task.json; not saved: later training changes them.
+# Values of task.json that are not saved, as later training may outdate them.
 _OF_A_RUN = ("global_step", "results")
 
-# What the model card of an export names as the model's source.
+# The model's source, as stated in the model card of an export.
 _ORIGIN = "a Keras model"
 
 
@@ -190,11 +190,11 @@ def _describe_task(stored: StoredModel) -> dict[str, Any]:
     task = registry.build_task(
         values, stored.num_labels, stored.config.max_position_embeddings
     )
-    # Earlier versions wrote a language for every task; `to_json` decides now.
+    # Models of earlier versions may have a language that the task does not use.
     values.pop("language", None)
     complete = values | task.to_json()
     if values.get("labels") is None and "labels" in complete:
-        complete["labels"] = None  # Else unnamed labels would become "0", ...
+        complete["labels"] = None  # Otherwise the names would be "0", "1", ...
     return complete
 
 
@@ -383,7 +383,7 @@ class FileMethods:
             self.attach_text(stored, stored.task)
 
     def attach_text(self, stored, task_values, max_seq_length=None):
-        """Sets `preprocessor` and `text_files`, its contents in a .keras file.
+        """Sets `preprocessor`, and the `text_files` that a .keras file stores.
 
         Args:
           stored: The `StoredModel`.
@@ -393,7 +393,7 @@ class FileMethods:
         self.source = stored.source
         labels = getattr(self, "labels", None)
         nothing = Tensors.from_arrays({})
-        # The model has the weights, so do not keep them in memory twice.
+        # Drop the weights: the model has them, and a copy would waste memory.
         rest = dataclasses.replace(
             stored, weights=nothing, optimizer_state=nothing
         )

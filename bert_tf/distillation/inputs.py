@@ -20,11 +20,11 @@ _Task = TypeVar("_Task", bound=TaskFiles)
 
 
 def read(config: Flags) -> TaskFiles | None:
-    """Reads the flags' files, in the form that the teacher's task.json states.
+    """Reads the files of the flags, as the teacher's task.json describes them.
 
     Returns:
       The files with their data; None if the files cannot be checked before the
-      teacher is read, for instance if its format has no task.json.
+      teacher is read, for instance if the teacher has no task.json.
 
     Raises:
       UserError: If a flag does not fit the teacher's task, a file lacks a
@@ -68,7 +68,7 @@ def with_files(task: _Task, config: Flags) -> _Task:
 
 
 def _find_files(task: TaskFiles, data_dir: str, kind: str) -> dict[str, str]:
-    """Returns split to file for the official files in --data_dir."""
+    """Returns the paths of the official files in --data_dir, by split."""
     if isinstance(task, ClassificationFiles) and task.official is not None:
         return task.official.find_files(data_dir, kind, task.language)
     if isinstance(task, MultipleChoiceFiles):

@@ -30,22 +30,22 @@ from bert_tf.tasks.task import SoftTargets
 from bert_tf.tasks.task import Task
 from bert_tf.training import losses as label_losses
 
-# Feature <float32>[B]: 1 for labeled rows, else 0; absent if all are labeled.
+# Feature <float32>[B]: 1 for rows with a label, else 0; absent if all have one.
 IS_LABELED = "is_labeled"
 # Key of the teacher's outputs among the features of a step.
 _TEACHER = "teacher"
 _SCOPE = "distillation"
-# Minimum squared norm of a state; otherwise padding of zeros would give NaN.
+# Minimum squared norm of a state; a state of zeros would otherwise give NaN.
 _MIN_LENGTH = 1e-12
-# Attention probabilities below this are raised to it, as log(0) is infinite.
+# Minimum of attention probabilities in the loss, as log(0) is infinite.
 _MIN_PROBABILITY = 1e-9
 
 
 class LayerPairs:
     """Pairs the layers of a student with layers of its teacher.
 
-    If their widths differ, one matrix projects the student's states to the
-    teacher's width: W_h of equation 8 of Jiao et al., shared among the layers.
+    If the widths differ, one matrix projects the states of all student layers
+    to the teacher's width (W_h in equation 8 of Jiao et al.).
 
     Args:
       teacher_layers: The teacher's layer for each layer of the student, counted
@@ -115,16 +115,16 @@ class DistillationObjective(label_losses.Objective):
     `soft`, `hidden` and `attention` are the flags' weights. Each part is a mean
     over the whole step: the label loss over labeled examples or words, the
     soft-target loss over all examples or words. The hidden loss is a mean over
-    tokens, embeddings and layers; the attention loss over tokens and layers.
-    Parts with weight 0 are not computed, except the label loss, which is always
-    reported.
+    tokens and layers, with the embeddings as layer 0; the attention loss is a
+    mean over tokens and layers. Parts with weight 0 are not computed, except
+    the label loss, which is always reported.
 
     Args:
-      teacher: Returns the teacher's outputs for the model's inputs.
+      teacher: The model that computes the teacher's outputs.
       flags: The flags of run/distill.py.
 
     Attributes:
-      variables: The trained weights outside the model, by path.
+      variables: The trained weights that are not the student's, by path.
     """
 
     inputs = task_prediction.MODEL_INPUTS
@@ -235,7 +235,7 @@ class DistillationObjective(label_losses.Objective):
 
 
 def _sum_over_tokens(losses, rows):
-    """Sums the mean of losses <float32>[B, ..., S] over tokens: <float32>[]."""
+    """Sums the mean of `losses`, [B, ..., S] each, over tokens: <float32>[]."""
     mean = tf.add_n(losses) / len(losses)
     return tf.reduce_sum(mean * _token_weights(rows))
 
@@ -261,8 +261,8 @@ def soft_target_losses(
 
     Returns:
       <float32>[B, ...], the shape of the logits without their last axis. By
-      form: "choice" is one divergence; "yes_or_no" the mean of K binary
-      divergences; "score" the mean of K squared differences, ignoring T.
+      form: "choice" gives one divergence; "yes_or_no" gives the mean of K
+      binary divergences; "score" the mean of K squared differences, without T.
     """
     if teacher.form == "score":
         difference = student.logits - teacher.logits
@@ -270,7 +270,7 @@ def soft_target_losses(
     target = teacher.logits / temperature
     logits = student.logits / temperature
     if teacher.form == "yes_or_no":
-        # Pair each logit with 0: a sigmoid is a softmax over the two.
+        # Pair each logit x with 0, as sigmoid(x) is the softmax of (x, 0).
         target = tf.stack([target, tf.zeros_like(target)], axis=-1)
         logits = tf.stack([logits, tf.zeros_like(logits)], axis=-1)
     log_target = tf.nn.log_softmax(target)
@@ -319,7 +319,7 @@ def attention_losses(student: tf.Tensor, teacher: tf.Tensor) -> tf.Tensor:
       teacher: <float>[..., N, S, S].
 
     Returns:
-      <float32>[..., S], for each token that attends.
+      <float32>[..., S], one value for each token that attends.
     """
     target = tf.cast(teacher, tf.float32)
     ratio = _log(target) - _log(tf.cast(student, tf.float32))

@@ -1,7 +1,7 @@
 """Runs distillation: fine-tuning with a teacher in addition to labels.
 
-Distillation differs from fine-tuning in the initial model (the student), its
-task and data, and the objective (`Teacher`). A new student has L layers of
+Distillation differs from fine-tuning in the initial model (the student), the
+task, the data and the objective (`Teacher`). A new student has L layers of
 width H with A heads, like the small models of Turc et al., 2019
 (https://arxiv.org/abs/1908.08962).
 
@@ -69,13 +69,13 @@ _FINE_TUNED = {
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _LAYERS = "bert/encoder/"
-# The word embeddings come first: their principal components project all three.
+# `_project_embeddings` uses the principal components of the first entry.
 _EMBEDDINGS = (
     "bert/embeddings/word_embeddings",
     "bert/embeddings/position_embeddings",
     "bert/embeddings/token_type_embeddings",
 )
-# Student and teacher must agree in these, so that an id means the same token.
+# Values that student and teacher must share, so that an id is the same token.
 _SAME_TEXT = {
     "vocabulary_hash": "a vocabulary of the hash",
     "lower_case": "lower case",
@@ -95,8 +95,8 @@ def run(
         teacher has to be read first.
 
     Returns:
-      Split to metrics: the student's, and the teacher's with the prefix
-      `teacher_`.
+      The student's metrics by split. The teacher's metrics are among them, with
+      the prefix `teacher_`.
 
     Raises:
       UserError: For errors that the user can fix.
@@ -297,7 +297,7 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev rows may have it.
         changes["calibrates"] = task.may_calibrate(config)
-        # With a few-shot teacher's normalized vectors, students learn slowly.
+        # Few-shot teachers normalize vectors; students that do learn slowly.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 
@@ -330,7 +330,7 @@ class MixedFeatures:
           length: T, at least the length of the longest row.
 
         Returns:
-          The features of labeled rows, 0 where an unlabeled row lacks them,
+          All features of labeled rows, with 0 if an unlabeled row lacks one,
           and `is_labeled` <float32>[B].
         """
         is_labeled = indices < len(self._labeled)
@@ -341,7 +341,7 @@ class MixedFeatures:
         batch = {IS_LABELED: is_labeled.astype(np.float32)}
         for name, value in mine.items():
             other = theirs.get(name, np.zeros([0, *value.shape[1:]]))
-            # Unlabeled rows may have more or fewer choices: take the larger.
+            # Unlabeled rows may have more or fewer choices: make room for both.
             shape = np.maximum(value.shape[1:], other.shape[1:])
             rows = np.zeros([len(indices), *shape], value.dtype)
             _put(rows, is_labeled, value)
@@ -352,7 +352,7 @@ class MixedFeatures:
 
 
 def _put(rows: np.ndarray, which: np.ndarray, values: np.ndarray) -> None:
-    """Sets the rows in `which`; entries beyond the axes of `values` stay 0."""
+    """Writes `values` to the rows where `which` is true; padding stays 0."""
     parts = tuple(slice(size) for size in values.shape[1:])
     rows[(np.flatnonzero(which), *parts)] = values
 
@@ -379,8 +379,8 @@ def choose_layers(
 ) -> tuple[int, ...]:
     """Returns the teacher's layer for each student layer, counted from 1.
 
-    The default is g(m) = m * N / M, rounded up (Jiao et al., 2020, section
-    4.1). M = 3 student layers and N = 12 teacher layers give 4, 8 and 12.
+    The default for student layer m is m * N / M, rounded up (Jiao et al., 2020,
+    section 4.1). With M = 3 and N = 12 these are teacher layers 4, 8 and 12.
     """
     chosen = config.layers_of_flag()
     if chosen is None:
@@ -430,7 +430,7 @@ def _project_embeddings(
 ) -> StoredModel:
     """Returns a student with its teacher's embeddings, projected to its width.
 
-    The axes are the principal components of the teacher's word embeddings.
+    The new axes are principal components of the teacher's word embeddings.
     Random embeddings would stay random for every word that the training text
     lacks.
     """

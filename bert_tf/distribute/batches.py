@@ -28,7 +28,7 @@ class StepPlan:
     """The split of a step's examples over replicas and micro-batches.
 
     Example: 10 examples, 2 replicas, at most 3 rows in a micro-batch. Replica 0
-    computes rows 0-2, then 3-5; replica 1 rows 6-8, then 9 and 2 blank rows.
+    computes rows 0-2, then 3-5; replica 1 rows 6-8, then row 9 and 2 blanks.
 
     Attributes:
       batch_size: Examples of a step, B.
@@ -105,8 +105,7 @@ def distribute_batches(
         if transform is not None:
             own = own.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
         if not finite:
-            # Otherwise TensorFlow checks before each batch whether it is the
-            # last one.
+            # Otherwise TensorFlow looks for the end before each batch.
             own = own.apply(
                 tf.data.experimental.assert_cardinality(
                     tf.data.INFINITE_CARDINALITY
@@ -131,7 +130,7 @@ def _own_rows(dataset, first: int, count: int, batch_size: int):
 
 
 def _fill_up(value: tf.Tensor, num_rows: int) -> tf.Tensor:
-    """Appends blank rows."""
+    """Appends blank rows until there are `num_rows`."""
     missing = num_rows - tf.shape(value)[0]
     padded = tf.pad(value, [[0, missing]] + [[0, 0]] * (value.shape.rank - 1))
     return tf.ensure_shape(padded, [num_rows, *value.shape[1:]])
@@ -152,7 +151,7 @@ def add_dropout_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     """Adds the seed of each example's dropout, `dropout_seeds` <int32>[B].
 
     A seed depends on the run's seed and the example's index in the stream, but
-    not on the replica or micro-batch, so every split draws the same dropout.
+    not on the replica or micro-batch, so dropout does not depend on the split.
 
     Args:
       dataset: Batches; their `example_index` <int64>[B] is removed.

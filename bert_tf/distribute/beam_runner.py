@@ -90,8 +90,8 @@ def run(
     logging.info("%s, with %s.", what, config.runner)
     runner: Any = config.runner
     if runner == "DirectRunner":
-        # Given only a name, Beam would first try a program from the network,
-        # which supports no --direct_ option. So build the runner here.
+        # If Beam got only the name, it would first try to download a runner
+        # that supports no --direct_ option. So build the runner here.
         runner = fn_api_runner.FnApiRunner(
             provision_info=fn_runner.ExtendedProvisionInfo(
                 beam_provision_api_pb2.ProvisionInfo(
@@ -106,7 +106,7 @@ def run(
     try:
         pipeline = beam.Pipeline(runner, options)
     except (ImportError, ValueError) as error:
-        # A part of Beam or an option is missing; the message names it.
+        # Beam's message names the missing part of Beam or the missing option.
         text = "; ".join(str(error).splitlines())
         raise UserError(f"{config.runner} cannot be used: {text}") from error
     with pipeline:
@@ -114,7 +114,7 @@ def run(
         for number, step in enumerate(steps):
             if not isinstance(step, Step):
                 step = Step(work_dir=work_dir, function=step)
-            # Otherwise one worker would run all later steps of an element.
+            # Without Reshuffle one worker would run all steps of an element.
             collection |= f"spread {number}" >> beam.Reshuffle()
             collection |= f"step {number}" >> beam.ParDo(step)
     paths = tf.io.gfile.glob(os.path.join(problems, "*.json"))
@@ -136,7 +136,7 @@ def _options(config: BeamConfig) -> pipeline_options.PipelineOptions:
             f"{config.beam_options!r} ({error})."
         ) from error
     options = pipeline_options.PipelineOptions([*_DEFAULT_OPTIONS, *words])
-    # Check no other runner's options: its job server may accept more of them.
+    # Check only DirectRunner's options: a job server may accept other options.
     if config.runner == "DirectRunner":
         given = options.get_all_options(retain_unknown_options=True)
         unknown = sorted(given.keys() - options.get_all_options().keys())

@@ -233,7 +233,7 @@ class _Meeting:
         """Greets the workers that have not been met yet.
 
         Returns:
-          Index to reason, for each worker that is still missing.
+          The reason for each worker that is still missing, by index.
         """
         reasons = {
             index: self._greet(index)

@@ -57,8 +57,8 @@ class Coordinator:
     def finishing(self) -> Iterator[None]:
         """Marks the time in which this worker writes its last checkpoint.
 
-        Meanwhile `health.Watch` waits, for ten minutes at most, before it ends
-        the process because workers are gone. This method is not collective.
+        If other workers are gone meanwhile, `health.Watch` waits for at most
+        ten minutes before it ends the process. This method is not collective.
         """
         self.is_finishing = True
         try:
@@ -117,7 +117,7 @@ class Coordinator:
 
     def _exchange(self, value: Any) -> list[Any]:
         """Returns the JSON values of all workers, on all workers."""
-        # Send bytes as float32: exact, and every kind of device can sum them.
+        # Send each byte as a float32: it is exact, and all devices can sum it.
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         lengths = np.zeros(self.num_workers, np.float32)
         lengths[self.index] = own.size

@@ -22,15 +22,15 @@ from bert_tf.errors import UserError
 from bert_tf.flags.groups import DeviceConfig
 from bert_tf.io import terminal
 
-# Flags that only training steps use, with the value that has an effect.
+# Flags that only training uses: without --do_train, these values do nothing.
 _OF_STEPS = {"all_reduce_dtype": "bfloat16", "remat": True, "xla": "on"}
-# Time for the workers to connect once all are running. Without this limit
-# TensorFlow would wait an hour for a worker that has ended since.
+# Time limit for connecting once all workers are running. Without the limit,
+# TensorFlow would wait an hour for a worker that has just ended.
 _SECONDS_TO_CONNECT = 180
 _BFLOAT16_CAPABILITY = (8, 0)  # Ampere
 _FLOAT16_CAPABILITY = (7, 0)  # Volta
 
-# The line of the log for each choice of --deterministic.
+# The line to log, by whether operations are deterministic.
 _DETERMINISM = {
     True: "Operations are deterministic: on the same devices a run that "
     "resumes computes the same numbers as one that was not interrupted.",
@@ -58,7 +58,7 @@ class Precision:
 
     @property
     def needs_loss_scale(self) -> bool:
-        """True for float16: with 5 exponent bits small gradients underflow."""
+        """True for float16, as its 5 exponent bits let gradients underflow."""
         return self.name == "float16"
 
 
@@ -110,8 +110,8 @@ class Devices:
 def prepare(flags: DeviceConfig) -> Devices:
     """Chooses and logs the devices, the precision and determinism.
 
-    Call it before TensorFlow computes anything: with several workers it waits
-    until all of them are running.
+    Call this function before TensorFlow computes anything. With several workers
+    it waits until all workers are running.
 
     Raises:
       UserError: If the devices are missing, or the flags for the workers are
@@ -258,9 +258,9 @@ def build_strategy(
 ) -> tf.distribute.Strategy:
     """Returns the strategy of `--distribution_strategy`.
 
-    Call it before TensorFlow has touched a device: it sets how GPUs use memory
-    and how many logical devices the CPU has. With several workers it waits
-    until all of them have called it.
+    Call this function before TensorFlow uses a device: it sets how GPUs use
+    memory and how many logical devices the CPU has. With several workers it
+    waits until all workers have called it.
 
     Args:
       name: "auto", "one_device", "mirrored", "multi_worker_mirrored" or "tpu".
@@ -317,7 +317,7 @@ def _prepare_devices(name: str, num_devices: int) -> list[str]:
 def check_worker(num_devices: int, cluster: Cluster) -> None:
     """Raises `UserError` if this worker has fewer than `num_devices` devices.
 
-    Call it before other workers wait for this worker.
+    Call this function before other workers wait for this worker.
     """
     gpus = tf.config.list_physical_devices("GPU")
     present, kind = len(gpus) or 1, "GPU" if gpus else "CPU"
@@ -329,7 +329,7 @@ def check_worker(num_devices: int, cluster: Cluster) -> None:
 
 
 def _build_workers_strategy(num_devices: int) -> tf.distribute.Strategy:
-    """Returns the strategy of several workers; blocks until they connect."""
+    """Returns the strategy of several workers; waits until all connect."""
     gpus = _prepare_gpus()
     if gpus and num_devices:
         _configure(tf.config.set_visible_devices, gpus[:num_devices], "GPU")
@@ -408,7 +408,7 @@ def _choose_precision(device_type: str) -> Precision:
     if flags:
         return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
     names = ", ".join(packed_weights.BFLOAT16_FLAGS)
-    # The factor was measured with cpu.flags, on a CPU that has bfloat16 units.
+    # The factor 1.4 was measured with cpu.flags, on a CPU with bfloat16 units.
     longer = "steps take about 1.4 times as long as in bfloat16"
     return Precision("float32", f"the CPU has none of {names}; {longer}")
 

@@ -1,11 +1,11 @@
 """Worker health: detects workers that die or hang, and stops the run.
 
-A lost worker is noticed in three ways. Its neighbors' connections break within
-a second or two. Its heartbeats stop, which TensorFlow reports to the other
-workers after ten seconds. Neither ends a call into the graph before its next
-reduction, and a step may take minutes. So a thread also checks the workers.
-
-The first worker that notices reports it, and all stop with the same message.
+A lost worker is noticed in three ways. First, its connections to neighbors
+break within a second or two. Second, its heartbeats stop, which TensorFlow
+reports to the other workers after ten seconds. But a call into the graph ends
+only at its next reduction, and a step may take minutes. So, third, a thread
+also checks the workers. The first worker that notices the loss reports it, and
+all workers stop with the same message.
 """
 
 import atexit
@@ -33,9 +33,9 @@ from bert_tf.errors import UserError
 _PERIOD = 5.0
 # Seconds to wait for the answer to a check.
 _CHECK_TIMEOUT = 5.0
-# Seconds after two failed checks for training to notice a lost worker itself.
+# Seconds that training gets, after two failed checks, to notice a lost worker.
 _GRACE = 15.0
-# Seconds to write the last checkpoint once other workers are gone.
+# Seconds that a worker gets to write its last checkpoint if others are gone.
 _SECONDS_TO_FINISH = 600.0
 # Seconds between reporting an error and exiting, so that the report arrives.
 _SHUTDOWN_GRACE = 4.0
@@ -109,8 +109,8 @@ def explain(
         return kind(report[2])
     named = [int(index) for index in _TASK.findall(str(error))]
     others = [i for i in range(cluster.num_workers) if i != cluster.index]
-    # Check the workers that the error names first: they are gone most likely,
-    # but may have stopped because of another worker.
+    # First check the workers in the error's message. They are probably gone,
+    # but may also have stopped because of another worker.
     others.sort(key=lambda index: index not in named)
     gone = [index for index in others if check_health(index)]
     gone = gone or [index for index in others if index in named]
@@ -148,7 +148,7 @@ def _report(kind: str, text: str) -> None:
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief, which forwards reports, is gone; or a report came earlier.
+        # The chief, which forwards reports, is gone or already has a report.
         logging.debug("Could not report to the other workers: %s", error)
 
 
@@ -210,7 +210,7 @@ class Watch:
         others = [i for i in range(cluster.num_workers) if i != cluster.index]
         missed: list[int] = []
         while not self._is_over.wait(_PERIOD):
-            # Wait for a second failed check: a machine may only be busy.
+            # Only a second failed check counts: a machine may just be busy.
             silent = [index for index in others if self._check(index)]
             gone = [index for index in silent if index in missed]
             missed = silent
@@ -222,7 +222,7 @@ class Watch:
                 return
 
     def _finishes(self) -> bool:
-        """Gives training time to finish; returns whether it did."""
+        """Waits for training to finish; returns whether it has finished."""
         if not self._is_finishing():
             return False
         deadline = time.monotonic() + _SECONDS_TO_FINISH

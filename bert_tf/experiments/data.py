@@ -1,8 +1,8 @@
-"""Finds and prepares tasks in --data_dir and the corpus, at a scale's sizes.
+"""Finds and prepares the tasks in --data_dir, and the corpus.
 
 A task is found by the names of its official files, or described by a task.json.
 A hash of a document's text decides whether the document is for training or held
-out, so copies of a document are never in both.
+out, so all copies of a document are in the same part.
 """
 
 import bisect
@@ -39,7 +39,7 @@ OUT = "{out}"
 CLASSIFICATION, REGRESSION = "classification", "regression"
 MULTIPLE_CHOICE, TAGGING = "multiple_choice", "tagging"
 _SPLITS = ("train", "dev", "test")
-# Increase this if files are written differently; otherwise old files are used.
+# Increase this number if the files' contents change, or old files are used.
 _FORMAT = 1
 # Without a dev file, taggers hold out the last fifth of the training sentences.
 _HELD_OUT = 5
@@ -69,9 +69,9 @@ def write_json(path: str, values: Any) -> None:
 
 
 Values = Mapping[str, Any]
-# Kind of task to its script, split flags, columns and metrics.
+# The script, split flags, columns and metrics of each kind of task.
 KINDS: Values = read_recipe("tasks")["kinds"]
-# Keys have no hyphens, because folders may be named SST-2, sst2 or sts_b.
+# The keys lack "-", as `find_tasks` drops it from names: sst2 for SST-2.
 _GLUE = {x.name.replace("-", ""): x for x in glue_tasks.TASKS.values()}
 
 
@@ -82,8 +82,8 @@ class Task:
     Attributes:
       name: The task's name in --tasks.
       kind: A key of `KINDS`.
-      files: Split to a path; only taggers may lack dev.
-      columns: Role to the column's name or number.
+      files: The path of each split's file; only taggers may lack dev.
+      columns: The name or number of the column for each role.
       metric: The metric of the tables.
       official: The name of the library's task for official files, or None.
       no_label: Labels that mean "no label"; rows with them are left out.
@@ -156,7 +156,7 @@ def _described(name: str, folder: str, path: str) -> Task:
     """Returns the task of a task.json."""
     values = text_files.read_json(path)
     values = values if isinstance(values, dict) else {}
-    # For an unknown kind, check the other values by the rules of taggers.
+    # If the kind is unknown, check the other values as for taggers.
     kind = KINDS.get(name_of := str(values.get("kind")), KINDS[TAGGING])
     metric = values.get("metric", kind["metrics"][0])
     columns = values.get("columns", {})
@@ -252,7 +252,7 @@ def _write(
         files.write_text(os.path.join(folder, split + ending), contents)
     known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
-        # Needed for any metric, as a table may score the task by accuracy.
+        # Set this for every metric: a table may score any task by accuracy.
         dev = next(y for x, y in rows.items() if x.startswith("dev"))
         counts = collections.Counter(row["label"] for row in dev)
         known["majority"] = 100 * max(counts.values()) / len(dev)
@@ -262,14 +262,14 @@ def _write(
 def _sample(
     rows: Sequence[Any], most: int | None, kind: str, split: str
 ) -> Sequence[Any]:
-    """Samples at most `most` rows, plus a training row of each other label."""
+    """Samples at most `most` rows; adds training rows for missing labels."""
     if most is None or len(rows) <= most:
         return rows
     if kind == TAGGING:
         return rows[:most]  # Keeps the sentences of a document together.
     kept = set(random.Random(0).sample(range(len(rows)), most))
     if split == "train" and kind == CLASSIFICATION:
-        # Keep a row of each label: scripts refuse dev labels without one.
+        # Keep a row of each label: scripts refuse labels that only dev has.
         first = {x["label"]: i for i, x in reversed([*enumerate(rows)])}
         seen = {rows[index]["label"] for index in kept}
         kept |= {first[label] for label in first.keys() - seen}
@@ -318,7 +318,7 @@ def _read_choices(task: Task, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _read_sentences(task: Task, path: str) -> Iterator[str]:
-    """Yields the text of each sentence, with a -DOCSTART- line before it."""
+    """Yields each sentence's text, including a -DOCSTART- line before it."""
     text = ""
     for block in _blocks(line for _, line in text_files.read_lines(path)):
         text += "\n".join(block)
@@ -337,7 +337,7 @@ def _blocks(lines: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _read_questions(task: Task, path: str) -> Iterator[dict[str, Any]]:
-    """Yields paragraphs of one question each."""
+    """Yields for each question its paragraph, with this question only."""
 
     def get(values: Any, key: str) -> list[Any]:
         return text_files.require_value(values, key, list, path)
@@ -388,16 +388,16 @@ def corpus_name(sums: Mapping[str, str], scale: Values) -> str:
 def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
     """Writes the held-out and the training text, unless they exist.
 
-    Documents are held out until they reach the scale's size, or 2% if that is
-    less. Example: documents have 1, 2 and 97 MB, in the order of their hashes.
-    The first two are held out, as the first alone has less than 2%.
+    Documents are held out, in the order of their hashes, until they reach the
+    scale's size, or 2% of the corpus if that is less. Example: of documents of
+    1, 2 and 97 MB the first two are held out, as the first has less than 2 MB.
 
     Raises:
       UserError: If there are fewer than two documents.
     """
     if os.path.exists(train_file := f"{folder}/{TRAIN}.txt"):
         return
-    # Keyed by hash, so copies of a document are counted once.
+    # The keys are hashes, so copies of a document are counted once.
     sizes = {_place(x): len(x) for x in _documents(names)}
     if len(sizes) < 2:
         raise UserError(
@@ -406,7 +406,7 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
             f"{len(sizes)} in {', '.join(names)}."
         )
     places = sorted(sizes)
-    # Each file gets documents until their sizes reach its limit.
+    # A file gets documents until their total size reaches the file's limit.
     before = [0, *itertools.accumulate(sizes[x] for x in places)]
     held_out = scale["held_out_megabytes"] * _MEGABYTE
     held_out = min(held_out, _HELD_OUT_SHARE * before[-1])

@@ -8,8 +8,8 @@ a later command skips the steps that an earlier command finished.
 for the report. Its `kind` is "table"; "curve" if the columns are numbers of
 steps; or "spread" if the cells show how far seeds differ. An item of `cells` is
 [row, column, cell id per seed...]. An item of `expected` is [row, column,
-"below" or "above"], the sign of the paper's difference to the `reference_row`;
-a fourth value names another row to compare with.
+"below" or "above"]: in the paper, the row's score is below or above the score
+of the `reference_row`, or of another row that a fourth value names.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ _FIRST_SEED = 12345
 # A script, such as "run/pretrain.py", and its flags.
 Command = tuple[str, Mapping[str, Any]]
 Values = dict[str, Any]
-# A variant in tables.json, with its `name` and, if not the base, its `size`.
+# A variant in tables.json, with its `name`; and `size` if not the base size.
 Variant = Values
 
 
@@ -102,7 +102,7 @@ class Start(NamedTuple):
 
 
 class Plan:
-    """The steps of all experiments, each once and after the steps it needs.
+    """The steps of all experiments; each step comes after the steps it needs.
 
     Args:
       scale: The contents of a file in recipes/experiments/scales/.
@@ -114,7 +114,7 @@ class Plan:
         self.scale = scale
         self.corpus = corpus
         self.steps: dict[str, Step] = {}
-        # Placeholder to path, for paths outside the folder.
+        # Paths outside the folder, by placeholder.
         self.places: dict[str, str] = {}
         self._folder = folder
 
@@ -195,7 +195,7 @@ class Plan:
         # Folders, pipes and broken links have no contents to hash.
         found = [x for x in (root, *root.rglob("*")) if x.is_file()]
         sums = {str(x.relative_to(root)): files.sha256(str(x)) for x in found}
-        # For a single file the only key is ".", so its hash alone counts.
+        # A single file has the key ".": use its hash, whatever its name is.
         holder = f"{{{name}-{data.digest(sums.get('.', sums or path))}}}"
         self.places[holder] = os.path.abspath(path) if found else path
         return holder
@@ -253,7 +253,7 @@ class Plan:
     def other_metric(
         self, cells: Sequence[str], metric: str, split: str | None = None
     ) -> list[str]:
-        """Returns ids of cells that read another metric of the given cells."""
+        """Returns ids of cells that read another metric of the same results."""
         found = []
         for cell in (self.steps[x] for x in cells):
             own = {"metric": metric, "split": split or cell.score.split}
@@ -282,11 +282,11 @@ class Plan:
         needs: Sequence[str] = (),
         score: Score | None = None,
     ) -> Step:
-        """Adds a step, or returns the one with the same content."""
+        """Adds a step, unless the plan has an equal one; returns the step."""
         content = [
             [[script, _with_flag_file(flags)] for script, flags in commands],
             list(needs),
-            # Keep the empty list, so that finished cells keep their ids.
+            # Without the unused empty list, finished cells would get new ids.
             score and [score.metric, score.split, []],
         ]
         step_id = f"{name}-{data.digest(content)}"
@@ -340,7 +340,7 @@ def build(
 def _rows(name: str, recipe: Values, plan: Plan, config: Flags) -> list[Values]:
     """Returns the rows that the scale and the files in --data_dir allow."""
     found, values = [], plan.scale | plan.scale.get(name, {})
-    # Largest size first: the first row is the reference for all others.
+    # Largest size first: the first row is the reference for all other rows.
     sizes = [{"name": x, "size": x} for x in reversed(values["sizes"])]
     for row in recipe.get("rows", sizes):
         label = row.get("label", "L={}, H={}, A={}")

@@ -34,11 +34,11 @@ NOT_DISTINGUISHABLE = "not distinguishable"
 PAIRED, WELCH = "paired by seed", "Welch"
 HELD_OUT, ONE_SEED = "held-out text", "one seed"
 _LIMIT = 2.0  # Standard errors; a smaller difference is not distinguishable.
-# Tolerance, as equal scores may differ by rounding.
+# Tolerance of comparisons, because rounding may make equal scores differ.
 _ROUNDING = 1e-9
 
 _NOTHING = "–"
-# Label in the legend to the color and the marker of its points.
+# Color and marker of points, by their label in the legend.
 _STYLES = {
     AGREES: (reports.BLUE, "o"),
     CONTRADICTS: (reports.ORANGE, "X"),
@@ -74,9 +74,9 @@ def write(out_dir: str) -> None:
 def build(planned: Rows, out_dir: str) -> dict[str, Any]:
     """Returns the contents of `report.json`.
 
-    `tables` are the planned tables, each with `values`, by row and column, and
-    `signs`, the paper's claims. `failed` are cells with their command and log;
-    `unreadable` are files without a score.
+    `tables` are the planned tables. Each has `values`, one per row and column,
+    and `signs`, the paper's claims. `failed` are cells with their command and
+    log; `unreadable` are files without a score.
     """
     finished, failed, unreadable = {}, [], []
     ids = {x for table in planned for _, _, *y in table["cells"] for x in y}
@@ -87,7 +87,7 @@ def build(planned: Rows, out_dir: str) -> dict[str, Any]:
         elif not isinstance(cell.get("score"), int | float):
             unreadable.append(f"{name}.json")
         elif name in ids:
-            cell.pop("commands", None)  # The cell's own file keeps them.
+            cell.pop("commands", None)  # The cell's own file has these.
             finished[name] = {"id": name, **cell}
     # Leave out cells that failed first and succeeded later.
     failed = [x for x in failed if x["id"] in ids - {*finished}]
@@ -133,7 +133,7 @@ def paper_value(table: Values, row: str, column: Values) -> float | None:
     place = share * max(points, default=0.0)
     if place < min(points, default=math.inf):
         return None
-    # One decimal: the paper's drawing cannot be read more exactly.
+    # Round to one decimal: the paper's drawing cannot be read more exactly.
     return round(float(np.interp(place, [*points], [*points.values()])), 1)
 
 
@@ -184,13 +184,13 @@ def _average(parts: Sequence[Rows]) -> Rows:
 
 
 def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
-    """Returns our difference of two rows, the paper's, and a verdict."""
+    """Returns our and the paper's difference of two rows, and a verdict."""
     found: dict[str, Any] = {}
     if None not in (row["paper"], other["paper"]):
-        # The paper prints at most two decimals; drop the error of float64.
+        # The paper prints at most two decimals, so drop float64's error.
         gap = round(row["paper"] - other["paper"], 6)
         found["paper_difference"] = gap
-        # If no claim is given, take the sign of the paper's gap as its claim.
+        # Without an explicit claim, the sign of the paper's gap is the claim.
         claimed = claimed or (gap and ("above" if gap > 0 else "below"))
     if claimed:
         found |= {"expected": claimed, "verdict": None}
@@ -312,7 +312,7 @@ def _number(value: float | None, sign: str = "") -> str:
 
 
 def _comparison(value: Values) -> dict[str, str]:
-    """Formats our difference, the paper's and the verdict, by column header."""
+    """Formats our and the paper's difference and the verdict, by header."""
     difference, verdict = _NOTHING, value.get("verdict")
     if "difference" in value:
         difference = f"{value['difference']:+.2f}{_plus_minus(value['error'])}"
@@ -359,7 +359,7 @@ def _table(table: Values) -> list[str]:
         for column in table["columns"]:
             parts += _column(table, column)
     if paper and all(value["paper"] is None for value in values):
-        # The paper lacks our rows, as for other model sizes: show its table.
+        # The paper lacks our rows, as for other model sizes: add its own table.
         lines = []
         for row in paper["rows"].values():
             numbers = [_number(row["values"].get(x)) for x in paper["columns"]]
@@ -449,7 +449,7 @@ def _markdown(lines: Rows) -> str:
 
 
 def draw(table: Values) -> Figure:
-    """Draws a panel per column: differences, or for a spread all runs."""
+    """Draws a panel per column: differences; for a spread, all runs' scores."""
     if table["kind"] == "curve":
         return _draw_curves(table)
     names, legend, is_spread = _labels(table), {}, table["kind"] == "spread"

@@ -48,7 +48,7 @@ _END_WITH_PARENT = """import ctypes, os, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 15)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"""
-# Parts of a finished cell that nothing reads, removed to save disk space.
+# Unused files of a finished cell, which are removed to save disk space.
 _REMOVED = ("model", "best", "summaries", "checkpoint", "model.ckpt-*")
 
 
@@ -91,13 +91,13 @@ def make_plan(config: Flags, folder: str) -> tuple[Plan, list]:
             train, dev = scale["rows"].get(task.kind, (None, None))
             prepared.append(data.prepare(task, folder, rows or train, dev))
         built.append(plans.build(experiment, plan, prepared, config))
-    # Written last: after an error, --output_dir may get another corpus.
+    # Write this last, so that after an error above the corpus may change.
     data.write_json(os.path.join(folder, "experiments.json"), identity)
     return plan, built
 
 
 def _check_identity(config: Flags, sums: dict[str, str]) -> dict:
-    """Returns scale and corpus; both must stay the same in --output_dir."""
+    """Returns scale and corpus, which must not change in --output_dir."""
     path = os.path.join(config.output_dir, "experiments.json")
     now = {"scale": config.scale, "corpus": sums}
     earlier = text_files.read_json(path) if os.path.exists(path) else now
@@ -119,11 +119,11 @@ class Runner:
     def __init__(self, output_dir: str, plan: Plan) -> None:
         self._output_dir = output_dir
         self._plan = plan
-        # Id of a failed step to its command, log and error.
+        # The command, log and error of each failed step, by id.
         self._failed: dict[str, dict[str, str]] = {}
 
     def run(self, max_minutes: float | None = None) -> None:
-        """Runs the cells, and rewrites the report after each."""
+        """Runs the cells, and rewrites the report after each cell."""
         minutes = float("inf") if max_minutes is None else max_minutes
         signal.signal(signal.SIGTERM, _stop)
         self._loop(time.monotonic() + 60 * minutes)
@@ -173,7 +173,7 @@ class Runner:
         return f"{done} of {len(self._plan.cells)} cells are done"
 
     def _make(self, step: Step) -> bool:
-        """Runs a step or records its error; False if it runs elsewhere."""
+        """Runs a step and records failure; False if another process runs it."""
         path, shell = f"{self._output_dir}/logs/{step.id}.log", ""
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -188,7 +188,7 @@ class Runner:
                 begin, commit = time.monotonic(), current_commit()
                 for number, command in enumerate(step.commands, start=1):
                     shell = self._shell(step, command)
-                    # A killed run may have finished this command.
+                    # Skip the command if a killed run has finished it.
                     marker = self._path(step.id, f".command{number}.done")
                     if not os.path.exists(marker):
                         log.write(f"$ {shell}\n".encode())
@@ -279,7 +279,7 @@ class Runner:
         return values
 
     def describe(self) -> str:
-        """Returns the commands of unfinished cells and the steps they need."""
+        """Returns the commands of unfinished cells and of their steps."""
         to_do, lines = self._with_needs(self._plan.cells, True), []
         for step in to_do:
             reads = f"# reads what {', '.join(step.needs)} wrote"
@@ -294,7 +294,7 @@ class Runner:
     def _with_needs(
         self, steps: Sequence[str], skips_done: bool = False
     ) -> list[Step]:
-        """Returns steps, each after all steps that it needs."""
+        """Returns the steps and all steps that they need, in order."""
         found: dict[str, Step] = {}
         for step in map(self._plan.steps.get, steps):
             if not (skips_done and self._is_done(step.id)):

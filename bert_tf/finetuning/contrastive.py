@@ -1,15 +1,15 @@
-"""Trains embeddings, and classifiers for few labeled texts on top of them.
+"""Trains embeddings, and classifiers of embeddings for few labeled texts.
 
 Few-shot training follows SetFit (Tunstall et al., 2022,
 https://arxiv.org/abs/2209.11055): embeddings learn from pairs of texts with the
-same label; the step's texts with other labels are the negatives. Logistic
+same label; texts of the same step with other labels are the negatives. Logistic
 regression on the embeddings then becomes the head of an ordinary classifier.
 The encoder gets the mean of its weights before and after training, which
 generalizes better (Wortsman et al., 2022, https://arxiv.org/abs/2109.01903).
 
 Shapes:
   N: number of texts.
-  H: values of an embedding.
+  H: number of values in an embedding.
   L: number of labels.
 """
 
@@ -176,7 +176,7 @@ class FewLabels(ObjectiveSource):
         return embeddings, rows.targets[LABEL_IDS], task.class_weights
 
     def tune(self, task: ClassificationTask) -> ClassificationTask:
-        """Returns the task, calibrated on the out-of-fold logits if any."""
+        """Returns the task; calibrates it if there are out-of-fold logits."""
         if self._logits is None:
             return task
         examples, _ = self._reader.read(TRAIN)
@@ -187,7 +187,7 @@ class FewLabels(ObjectiveSource):
 
 
 def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
-    """Returns pairs of texts with the same label, all texts equally often.
+    """Returns pairs of texts with equal labels; uses all texts equally often.
 
     A round pairs every text with another text of its label. For 8 texts there
     are 256 / 8 = 32 rounds. With label_ids [0, 0, 1, 1, 1] a round may be
@@ -213,7 +213,7 @@ def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
 def average(
     trained: Mapping[str, keras.Variable], start: Mapping[str, keras.Variable]
 ) -> None:
-    """Sets each trained weight to its mean with the weight in `start`."""
+    """Averages each trained weight with the same weight in `start`."""
     for name, variable in start.items():
         trained[name].assign((trained[name] + variable) / 2)
 
@@ -233,7 +233,7 @@ def fit_head(
     weights = class_weights and np.take(class_weights, label_ids)
     regression = _regression().fit(np.float64(embeddings), label_ids, weights)
     kernel, bias = regression.coef_, regression.intercept_
-    if len(kernel) == 1:  # Two labels have one logit; the head needs two.
+    if len(kernel) == 1:  # For two labels sklearn fits one logit: make two.
         kernel = np.concatenate([-kernel, kernel]) / 2
         bias = np.concatenate([-bias, bias]) / 2
     return {
@@ -247,10 +247,10 @@ def out_of_fold_logits(
     label_ids: np.ndarray,
     class_weights: Sequence[float] | None = None,
 ) -> np.ndarray:
-    """Returns <float64>[N, L]: each text's logits from heads not fitted to it.
+    """Returns <float64>[N, L]: each text's logits from a head not fitted to it.
 
-    Arguments as for `fit_head`, with embeddings from before training. Trained
-    embeddings or a head that has seen a text would be too confident about it.
+    Takes the arguments of `fit_head`, with embeddings from before training.
+    Trained embeddings, or a head fitted to a text, would be too confident.
     """
     folds = min(_FOLDS, np.bincount(label_ids).min())
     weights = class_weights and np.take(class_weights, label_ids)
@@ -262,7 +262,7 @@ def out_of_fold_logits(
         method="decision_function",
         params={"sample_weight": weights},
     )
-    if logits.ndim == 1:  # Two labels have one logit; the softmax needs two.
+    if logits.ndim == 1:  # For two labels sklearn has one logit: make two.
         logits = np.stack([-logits, logits], axis=-1) / 2
     return logits
 

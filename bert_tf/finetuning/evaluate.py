@@ -41,8 +41,9 @@ Evaluation = Mapping[str, float]
 class DevSelection:
     """Schedules the evaluations of a trial on dev and selects the best one.
 
-    Without --keep_best and --early_stopping_patience evaluations are only
-    recorded. With 2.4 steps per epoch and last step 5, steps 2 and 5 are due.
+    Without --keep_best and --early_stopping_patience, evaluations are only
+    recorded. With --keep_best, 2.4 steps per epoch and 5 steps in all, the
+    evaluations are at steps 2 and 5.
 
     Args:
       task: The task's metric selects the best evaluation.
@@ -118,7 +119,7 @@ class Evaluated:
     """The predictions and metrics of a model on a split.
 
     Attributes:
-      task: The task, with the selected threshold if one was requested.
+      task: The task, with the threshold selected on the split if requested.
       metrics: The task's metrics and `loss`; empty without labels.
     """
 
@@ -248,21 +249,21 @@ def evaluate_splits(
     Args:
       evaluator: The evaluator of the model.
       task: The reader's task, possibly with a threshold.
-      compare: Returns reference metrics of a split, to report with the model's.
+      compare: Returns metrics of a split to report with the model's metrics.
       output_dir: The folder of results and predictions.
       global_step: The step of the model.
       before: Earlier results, kept for splits that are not evaluated now.
 
     Returns:
-      The task with the threshold selected on dev, and split to metrics.
+      The task with the threshold selected on dev, and the metrics by split.
     """
     is_chief = evaluator.devices.coordinator.is_chief
     dev = task.splits(DEV) if evaluator.config.do_eval else ()
     test = task.splits(TEST) if evaluator.config.do_predict else ()
     results = {}
     for split in (*dev, *test):
-        # The first of several dev sets selects the threshold, as in the paper;
-        # without dev sets the threshold from training stays.
+        # Select the threshold on the first dev set, as in the paper. Without a
+        # dev set, `task` keeps its threshold.
         evaluated = evaluator.evaluate(split, task, split in dev[:1])
         task = evaluated.task
         if evaluated.metrics:
@@ -323,8 +324,8 @@ def write_results(
     """Writes eval_results.json, and eval_results.txt in the original's format.
 
     In the text file, a metric of the first dev split is named eval_<metric>, as
-    in the original. For another dev split the rest of the split's name follows:
-    eval_accuracy_mismatched. For a test set the name precedes: test_accuracy.
+    in the original. Another dev split adds the rest of its name, as in
+    eval_accuracy_mismatched. A test set's name comes first: test_accuracy.
     """
     lines: dict[str, float | int] = {"global_step": global_step}
     first = next((x for x in results if x.startswith(DEV)), "")
@@ -335,7 +336,7 @@ def write_results(
             end = "" if split == first else split.removeprefix(DEV)
         lines |= {f"{start}{x}{end}": value for x, value in metrics.items()}
     if "loss" in results.get(first, {}):
-        lines["loss"] = results[first]["loss"]  # The original writes it twice.
+        lines["loss"] = results[first]["loss"]  # Twice, as in the original.
     with training_output.writing("The results", output_dir):
         files.write_json(
             os.path.join(output_dir, RESULTS_FILE),

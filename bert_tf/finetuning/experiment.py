@@ -28,9 +28,9 @@ from bert_tf.training.losses import Objective
 from bert_tf.training.losses import TaskObjective
 from bert_tf.training.preemption import Preemption
 
-# The folder in --output_dir with a folder for each of several trials.
+# Folder in --output_dir that has the trials' folders, if there are several.
 RUNS_FOLDER = "runs"
-# In an identity, this precedes the name of the flag that gives the model.
+# Start of a key in `identity`; the name of the model's flag follows.
 _MODEL_OF = "the model of --"
 _REVISION = "the revision of the model"
 
@@ -47,7 +47,7 @@ class ObjectiveSource:
       identity: JSON values that must not change when a trial resumes.
       model_arguments: Arguments for the constructor of the trained model, in
         addition to the task's.
-      card: Heading in the model card to the rows below it.
+      card: Rows of the model card, by the heading above them.
     """
 
     identity: Mapping[str, Any] = {}
@@ -75,7 +75,7 @@ class ObjectiveSource:
         return task
 
     def compare(self, split: str) -> Metrics:
-        """Returns reference metrics of a split, to report with the model's."""
+        """Returns metrics of a split to report with the model's metrics."""
         del split
         return {}
 
@@ -106,7 +106,7 @@ class Experiment:
 
     @property
     def data_hashes(self) -> dict[str, str]:
-        """Split to SHA-256 of its file."""
+        """The SHA-256 of each split's file, by split."""
         return {
             split: data.sha256
             for split, data in self.task.data.items()
@@ -143,7 +143,7 @@ class Experiment:
         Files count by their contents, so a trial may resume from other paths.
         """
         config = self.config
-        # Replace a flag's list of values by the value of this trial.
+        # Replace the lists of values in flags by the values of this trial.
         values = dataclasses.asdict(config) | dataclasses.asdict(self.trial)
         counted = fields_affecting(type(config), "weights")
         kinds = (TRAIN, DEV) if config.selects_evaluation else (TRAIN,)
@@ -157,7 +157,7 @@ class Experiment:
 
     @property
     def sources(self) -> dict[str, str]:
-        """Name in `identity` to the path of the file or model."""
+        """The paths of files and models, by their names in `identity`."""
         config = self.config
         names = ("pretrained_model_dir", "init_checkpoint", "bert_config_file")
         return (
@@ -177,8 +177,8 @@ class Experiment:
     ) -> None:
         """Checks that a trial resumes with the settings it was started with.
 
-        `before` is the `identity` when the trial started, `where` its folder.
-        With --allow_changed_data changes are only logged.
+        `before` is the `identity` when the trial started, and `where` names the
+        trial's folder. With --allow_changed_data changes are only logged.
         """
         if before is None:
             raise UserError(
@@ -187,7 +187,7 @@ class Experiment:
             )
         both = [dict(before), self.identity]
         if not all(_REVISION in each for each in both):
-            # A copy of a fetched model has no revision: compare only hashes.
+            # Copies of downloaded models lack revisions: compare only hashes.
             for each in both:
                 each.pop(_REVISION, None)
         resume_checks.refuse(
@@ -229,7 +229,7 @@ def prepare(
         ObjectiveSource(reader),
         config.output_dir,
     )
-    if devices.coordinator.num_workers > 1:  # A sole worker skips hashing.
+    if devices.coordinator.num_workers > 1:  # Else skip the slow hashing.
         vocabulary = stored.vocabulary
         devices.coordinator.agree(
             {
@@ -259,7 +259,7 @@ def _hash_model(config: FinetuneConfig, stored: StoredModel) -> dict[str, str]:
             revision = {_REVISION: stored.revision} if stored.revision else {}
             return {_MODEL_OF + name: stored.fingerprint()} | revision
     if not config.bert_config_file:
-        return {}  # A new student's shape is in the flags of the identity.
+        return {}  # The identity has the flags for a new student's shape.
     described = stored.config.to_json().encode()
     return {
         f"{_MODEL_OF}bert_config_file": hashlib.sha256(described).hexdigest()

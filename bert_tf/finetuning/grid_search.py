@@ -27,7 +27,7 @@ from bert_tf.tasks.task_files import TEST
 from bert_tf.training import checkpoints
 
 TABLE_FILE = "runs.txt"
-# Written last in the folder of a trial, so it marks the trial as finished.
+# Marks a trial as finished, as this file is written last in a trial's folder.
 _RUN_FILE = "run.json"
 # Files of the best trial that are not copied, because only resuming needs them.
 _NOT_COPIED = ("best", "checkpoint", "model.ckpt-", "summaries", _RUN_FILE)
@@ -38,8 +38,8 @@ class FinishedTrial:
     """A trial that has finished or failed permanently.
 
     Attributes:
-      results: Split to metrics.
-      evaluated: Evaluated split to the hash of its file.
+      results: The metrics by split.
+      evaluated: The hashes of the files of the evaluated splits, by split.
       failure: The message about a value that was not finite, or None.
     """
 
@@ -125,7 +125,7 @@ def format_table(
     metric: str,
     splits: Sequence[str],
 ) -> str:
-    """Returns a table of trials, and mean and deviation over restarts.
+    """Returns a table of trials, with mean and deviation over restarts.
 
     Failed trials have no value.
 
@@ -173,7 +173,7 @@ def format_table(
 def _summarize(trials: Sequence[Sequence[float | None]]) -> tuple[str, ...]:
     """Returns the number of trials with values, then means and deviations.
 
-    A trial is a list of its values: first on dev, then on each test set.
+    Each trial is a list of metric values: on dev, then on each test set.
     """
     total = len(trials)
     number = sum(values[0] is not None for values in trials)

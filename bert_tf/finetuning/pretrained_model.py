@@ -45,7 +45,7 @@ def read(config: FinetuneConfig) -> StoredModel:
 
     Without --do_train and --pretrained_model_dir, reads the trained model of
     --output_dir if it exists. Otherwise reads --pretrained_model_dir, or the
-    files of the original's flags, and applies flags that override the config.
+    files in the original's flags, and applies flags that override the config.
     """
     trained = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
     is_trained = not (
@@ -238,8 +238,8 @@ def build_model(
     """Builds the model of a task with the weights of a stored model.
 
     A stored model that was trained for a task with the same labels, in any
-    order, keeps its head. Any other model gets a new head, or raises an error
-    with `keep_head`. For training, `config` has the flags that initialize
+    order, keeps its head. Any other model gets a new head, or an error if
+    `keep_head` is true. For training, `config` has the flags that initialize
     parts randomly. Other arguments go to the model's constructor.
 
     Raises:
@@ -258,7 +258,7 @@ def build_model(
     elif keep_head:
         expected = task.to_json()
         if stored.task.get("kind") != task.kind:
-            # The labels may be this model's own: do not name them as expected.
+            # The labels may be from this model, so the message must omit them.
             expected |= {"labels": None}
         raise UserError(
             f"The model in {stored.path} is not fine-tuned for this task "

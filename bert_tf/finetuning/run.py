@@ -45,7 +45,7 @@ from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 
-# Builds the task from the flags and, without --do_train, the model's task.json.
+# Builds a task from flags and, without --do_train, from a model's task.json.
 BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
 
 # With fewer texts per label than this, `--few_shot` is usually better.
@@ -62,7 +62,7 @@ def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
     """Prepares the devices, reads model and data, and runs all trials.
 
     Returns:
-      Split to metrics.
+      The metrics by split.
     """
     with preemptions.prepare(config) as place:
         return run_on(config, build_task, *place)
@@ -134,8 +134,8 @@ def _run_trials(
     """Runs all trials that have not finished, and keeps the best one.
 
     A finished trial is not trained again, but is evaluated on dev and test sets
-    that the flags now add. A trial that fails because a value is not finite
-    is recorded as failed, as a rerun would fail too; other trials continue.
+    that the flags now add. If a value is not finite, the trial is recorded as
+    failed, because a rerun would fail too, and the next trial starts.
     All workers run each trial together; the chief records the results.
     """
     requested = experiment.requested_hashes
@@ -180,7 +180,7 @@ def _do_and_record(
         logging.error(
             "The trial %s has failed: %s", experiment.trial.name, failure
         )
-    # With the chief's numbers, all workers select the same best trial.
+    # Use the chief's numbers, so that all workers select the same best trial.
     results, failure = experiment.coordinator.from_chief([results, failure])
     evaluated = requested if failure is None else {}
     trial = FinishedTrial(
@@ -210,7 +210,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
             stored_task = training_output.read_task(output_dir, step)
             if stored_task:  # Keep the scores of splits not evaluated again.
                 before = task_evaluation.read_results(output_dir, step)
-        # With the chief's values, all workers predict with one threshold.
+        # Send the chief's values, so that all workers use the same threshold.
         stored_task = coordinator.from_chief(stored_task)
         if not config.do_eval:  # Otherwise dev selects the threshold again.
             task = task.with_threshold(stored_task)
@@ -228,7 +228,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
         if scored and not experiment.config.selects_evaluation:
             final = results[scored[0]]
             trial.write_summaries("eval", final)
-            if evaluations:  # Earlier evaluations lack reference metrics.
+            if evaluations:  # Keep the metrics that all evaluations have.
                 final = {x: y for x, y in final.items() if x in evaluations[0]}
             evaluations = [*evaluations, {"global_step": trial.step} | final]
         if coordinator.is_chief:
@@ -244,7 +244,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
             )
         return results
     finally:
-        trial.release()  # Other trials may follow.
+        trial.release()  # Frees memory for the next trial.
 
 
 # === Stored models ===
@@ -266,12 +266,12 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
     """Evaluates and predicts with the model that the experiment starts from."""
     task, stored = experiment.task, experiment.stored
     output_dir = experiment.output_dir
-    # Only the folder's own model may be changed, not --pretrained_model_dir.
+    # Only change a model in --output_dir, never --pretrained_model_dir.
     is_own = not experiment.config.pretrained_model_dir and stored.path == (
         os.path.join(output_dir, model_directory.MODEL_FOLDER)
     )
     tuned, _, results = _evaluate_model(experiment, stored, is_own)
-    # Flags may replace these fields in `task`; compare with the stored values.
+    # Compare with the stored fields: flags may have changed `task`'s fields.
     chosen = {name: stored.task.get(name) for name in confidence.FIELDS}
     old, new = task.to_json() | chosen, tuned.to_json()
     changes = {name: x for name, x in new.items() if x != old.get(name)}
@@ -301,10 +301,10 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
 def _evaluate_model(
     experiment: Experiment, stored: StoredModel, is_own: bool = True
 ) -> tuple[Task, dict[str, Metrics], dict[str, Metrics]]:
-    """Evaluates a stored model; `is_own` means that `output_dir` has it.
+    """Evaluates a stored model; `is_own` is true if it is in `output_dir`.
 
     Returns:
-      The task, the earlier results if `is_own`, and the new results.
+      The task, the earlier results (only if `is_own`), and the new results.
     """
     model = pretrained_models.build_model(
         stored, experiment.task, experiment.devices, keep_head=True

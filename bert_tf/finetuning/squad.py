@@ -28,10 +28,10 @@ from bert_tf.training.preemption import Preemption
 
 TRIVIAQA_FOLDER = "triviaqa"
 _CONVERTED_FILE = "train.json"
-# Written last, so it marks a finished training; has the settings of that run.
+# Has the settings of a training. It is written last, when training is done.
 _DONE_FILE = "done.json"
 
-# Flags that do not affect the training on TriviaQA, at neutral values.
+# Neutral values for the flags that do not affect the training on TriviaQA.
 _NOT_OF_TRIVIAQA = {
     "predict_file": None,
     "dev_fraction": None,
@@ -103,7 +103,7 @@ def _train_on_triviaqa(
     )
     done_file = os.path.join(folder, _DONE_FILE)
     model_dir = os.path.join(folder, model_directory.MODEL_FOLDER)
-    # Paths and devices may change in a rerun; contents and precision may not.
+    # A rerun may change paths and devices, but not contents or precision.
     places = fields_affecting(type(config), "place")
     recipe = {
         name: value

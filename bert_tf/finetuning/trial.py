@@ -49,9 +49,9 @@ from bert_tf.training.xla import Compilation
 
 BEST_FOLDER = "best"
 
-# Lines of metrics per trial, unless --iterations_per_loop is set.
+# Number of times that a trial logs metrics, without --iterations_per_loop.
 _METRICS_LINES = 100
-# Number of batches from which tokens per example and padding are estimated.
+# Number of batches that serve to estimate tokens per example and padding.
 _SAMPLED_BATCHES = 32
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
@@ -79,7 +79,7 @@ class Trial(Trainer):
         return self._experiment.identity
 
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
-        # This also waits: the chief must not write before all have read.
+        # `agree` also waits, so the chief does not write before others read.
         self.coordinator.agree(
             {"the last checkpoint": checkpoint and checkpoint.describe()},
             f"view of {self.output_dir}, a folder that they share",
@@ -309,7 +309,7 @@ class Trial(Trainer):
             metrics = self._score_dev()
             self.write_summaries("eval", metrics)
         except BaseException:
-            # Usually SIGTERM: save, so that the trial resumes at this step.
+            # Usually on SIGTERM: save, so that the trial resumes at this step.
             with self.coordinator.finishing():
                 if self.checkpoints.step != self.step:
                     self.checkpoints.save(self.step)
@@ -322,7 +322,7 @@ class Trial(Trainer):
         task = self._experiment.task
         (split, *_) = task.splits(DEV)
         evaluated = self.evaluator.evaluate(split, task, select_threshold=True)
-        # With the chief's numbers, all workers select the same step.
+        # Use the chief's numbers, so that all workers select the same step.
         metrics = self.coordinator.from_chief(evaluated.metrics)
         if metrics:
             self._dev_score = f"{task.metric} {metrics[task.metric]:.3f}"
@@ -380,8 +380,8 @@ def _choose_trained(
       variables: All variables, by canonical name.
       num_frozen_layers: Encoder layers that keep their weights; if it is above
         0, the embeddings keep their weights too.
-      is_reached: Whether the loss depends on a variable. If not, as for the
-        pooler in question answering, it is not trained, as in the original.
+      is_reached: Whether the loss depends on a variable. Other variables, such
+        as a pooler in question answering, are not trained, as in the original.
     """
     numbers = {name: _layer_number(name) for name in variables}
     frozen = [
@@ -413,10 +413,10 @@ def _find_reached(
     variables: Mapping[str, keras.Variable],
     specs: Mapping[str, tf.TensorSpec],
 ) -> dict[str, bool]:
-    """Returns for each variable whether the loss depends on it.
+    """Returns, by variable, whether the loss depends on the variable.
 
-    Traces the graph of a step without running it. All layers share one graph
-    to save time. The step reuses the chains of `fused` traced here for `specs`.
+    Traces a step without running it; to save time, all layers share a graph.
+    Training steps later reuse the chains of `fused` that are traced here.
     """
     reached: dict[str, bool] = {}
 
@@ -486,7 +486,7 @@ class FinetuneInput:
         self._plan = length_buckets.training_batches(
             features.lengths, batch_size, seed, num_steps, lengths
         )
-        if most_lengths:  # The same batches, padded to a few of the lengths.
+        if most_lengths:  # Pad the same batches to fewer different lengths.
             planned = np.array([batch.length for batch in self._plan])
             few = length_buckets.fewest_padding(
                 planned, lengths[-1], most_lengths
@@ -518,12 +518,12 @@ class FinetuneInput:
         return [self.read(step)[INPUT_MASK.name] for step in steps]
 
     def tokens_per_example(self) -> float:
-        """Returns the mean tokens per example (all choices) in some batches."""
+        """Estimates the mean number of tokens in all choices of an example."""
         tokens = [mask.sum() for mask in self._sampled_masks]
         return float(np.mean(tokens) / self._batch_size)
 
     def share_of_tokens(self) -> float:
-        """Returns the share of positions in some batches that are tokens."""
+        """Returns the share of tokens among the positions of some batches."""
         masks = self._sampled_masks
         return float(sum(x.sum() for x in masks) / sum(x.size for x in masks))
 
@@ -556,7 +556,7 @@ class FinetuneInput:
     def specs(
         self, step: int, rows: slice = slice(None)
     ) -> dict[str, tf.TensorSpec]:
-        """Returns the specification of what `read` returns for any step."""
+        """Returns the shapes and dtypes of the batch of `read`, by feature."""
         specs = {}
         for name, value in self.read(step, rows).items():
             shape = value.shape

@@ -160,7 +160,7 @@ def _flag_help(field: dataclasses.Field, value_type: type) -> str:
         form += f" (default: {str(field.default).lower()})"
     elif field.default not in (None, ""):
         form += f" (default: {field.default})"
-    # Continuation lines of the form are indented more than the text below it.
+    # Indent further lines of the form more than the lines of the help text.
     lines = [("  ", " " * 10, form)]
     if field.metadata["group"] != IGNORED:
         text = errors.name_programs(field.metadata["help"])
@@ -195,7 +195,7 @@ def run(main: Callable[[Any], None]) -> None:
     )
     read_config = define_flags(config_cls)
     description = sys.modules[main.__module__].__doc__ or ""
-    # --helpshort prints the docstring of `__main__`, which may only be a stub.
+    # --helpshort prints `__main__`'s docstring, so put the description there.
     sys.modules["__main__"].__doc__ = description
 
     def parse_flags(argv: list[str]) -> list[str]:
@@ -249,7 +249,7 @@ def run(main: Callable[[Any], None]) -> None:
             logging.info("%s", stop)
             sys.exit(stop.status)
         except (Exception, KeyboardInterrupt):
-            # Ctrl-C during an import can surface as another exception.
+            # An import may turn Ctrl-C into another error: check `received`.
             if not interrupt.received:
                 raise
             sys.stderr.write(interrupt.message)

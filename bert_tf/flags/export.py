@@ -16,12 +16,12 @@ HEADS = (
     "next_sentence",
     "embeddings",
 )
-# Storage of a .tflite file's weights, and the precision of its products.
+# How a .tflite file stores weights, and in which precision it multiplies.
 QUANTIZATIONS = ("none", "float16", "dynamic", "full_int8")
 # Quantizations for --litert.
 LITERT_QUANTIZATIONS = QUANTIZATIONS[:3]
-# Oldest runtime that a .tflite file supports: "current" is the newest runtime,
-# "2.14" is tflite-runtime 2.14 and tflite-support 0.4.
+# Choices of the oldest runtime that can run a .tflite file: "current" is the
+# newest one, "2.14" is tflite-runtime 2.14 and tflite-support 0.4.
 COMPATIBILITIES = ("current", "2.14")
 # Default lengths that rows are padded to. Each is at most 1.5 times the length
 # before it, so from 17 tokens on less than a third of a row is padding.

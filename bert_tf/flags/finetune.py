@@ -46,7 +46,7 @@ class TrialConfig:
 class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     """Flags of all fine-tuning tasks; the original's flags first."""
 
-    # False if the head reads only token outputs, so --new_pooler is refused.
+    # Whether the head reads the pooler's output; if not, refuse --new_pooler.
     reads_pooler: ClassVar[bool] = True
 
     output_dir: str = options.target(
@@ -374,7 +374,7 @@ class NamedTaskConfig(FinetuneConfig):
                 "Give --train_file, --dev_file or --test_file for your own "
                 "files, or --task_name and --data_dir. Received: none of them.",
             )
-            # Set early, so that a run also resumes with --task_name=custom.
+            # Set before flags are stored: a rerun may have --task_name=custom.
             object.__setattr__(self, "task_name", "custom")
         super().__post_init__()
 

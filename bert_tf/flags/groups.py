@@ -11,7 +11,7 @@ PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
 # Values of --unpad, which computes tokens without padding.
 UNPAD_MODES = ("auto", "on", "off")
-# Formats of checkpoints to read and write; SavedModels can only be read.
+# Formats of checkpoints to read or write. `TF_HUB` (SavedModels) is only read.
 FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
 TF_HUB = "tf_hub"
 # Runners of Apache Beam's pipelines.
@@ -25,7 +25,7 @@ XLA_MODES = ("auto", "on", "off")
 class ModelSourceConfig(options.Flags):
     """Flags of all scripts that read a model by path or by name.
 
-    They become environment variables, so child processes inherit the values.
+    The flags set environment variables, so child processes inherit the values.
     """
 
     cache_dir: str | None = options.model(
@@ -224,8 +224,8 @@ class PredictionConfig(DeviceConfig, ModelSourceConfig):
 class BeamConfig(options.Flags):
     """Flags of the scripts that can run on Apache Beam.
 
-    Without Beam `num_processes` processes do the work. Each script declares
-    that flag itself, because manifests store flags in the order of fields.
+    Without Beam, --num_processes processes do the work. Each script declares
+    --num_processes itself, as manifests store flags in the order of fields.
     """
 
     runner: str | None = options.speed(

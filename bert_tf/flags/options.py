@@ -41,11 +41,11 @@ _HOLDS = {
     "at_most": operator.le,
     "below": operator.lt,
 }
-# Bounds of a flag that is a share.
+# Bounds of a flag whose value is a share.
 SHARE = {"at_least": 0, "at_most": 1}
 # The original's default of --max_predictions_per_seq.
 DEFAULT_PREDICTIONS = 20
-# Shares of the chosen tokens: replaced by [MASK], kept, random (Table 8).
+# Shares of chosen tokens that become [MASK], stay, or become random (Table 8).
 MASK_RATES = {"mask_rate": 0.8, "same_rate": 0.1, "random_rate": 0.1}
 
 
@@ -104,7 +104,7 @@ def for_card(config: Any, **values: Any) -> dict[str, Any]:
     """Returns the flags for a model card: names and values.
 
     Includes only flags that affect the weights or name an input, and differ
-    from their default. Inputs lose their folders, as a card is published.
+    from their default. Paths lose their folders, as a card may be published.
 
     Args:
       config: The flags, a dataclass.
@@ -155,7 +155,7 @@ def _check_company(config: Flags, field: dataclasses.Field) -> None:
     value, rules = getattr(config, field.name), field.metadata["rules"]
     is_off = value is False
     if value in (field.default, "") or (is_off and field.default is not True):
-        return  # Not set.
+        return  # The flag is not set.
     flag = f"--no{field.name}" if is_off else f"--{field.name}"
     received = flag if isinstance(value, bool) else f"{flag}={value}"
     needs, excluding = _tuple(rules, "needs"), _tuple(rules, "not_with")

@@ -18,7 +18,7 @@ _batching = functools.partial(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeLimits(options.Flags):
-    """Limits of a request; a larger request is refused with the flag's name."""
+    """Limits of a request; the error for a larger request names the flag."""
 
     max_request_rows: int = options.limits(
         10_000,
@@ -128,8 +128,8 @@ class ServeAccess(options.Flags):
 class ServeConfig(ServeLimits, ServeAccess):
     """Flags of run/serve.py; flags of TensorFlow Serving keep their names.
 
-    A batching flag of None means its default. Vertex AI's environment variables
-    replace flags that have their default.
+    If a batching flag is None, its default applies. Vertex AI's environment
+    variables replace flags that have their default.
     """
 
     model_base_path: str | None = options.model(

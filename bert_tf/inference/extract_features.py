@@ -33,7 +33,7 @@ from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
-# As in extract_features.py:331 of the original: splits at the last " ||| ".
+# Splits at the last " ||| ", as the original does (extract_features.py:331).
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
@@ -125,7 +125,7 @@ def _build_tokenizer(config: Flags, stored: StoredModel) -> BertTokenizer:
 def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
     """Parses --layers; negative numbers count from the last layer.
 
-    If the model has fewer layers than the default, the default means all.
+    If a model has fewer layers than the default lists, the default means all.
     """
     if text == default and num_layers < len(text.split(",")):
         text = ",".join(text.split(",")[:num_layers])

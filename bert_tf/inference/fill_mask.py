@@ -1,12 +1,12 @@
 """Predicts the tokens at the [MASK]s of a text with a pretrained model.
 
-Exported models use the functions before `Candidate` too.
+Exported models use the functions above `Candidate`, too.
 
 Shapes:
   B: number of texts.
   T: row length.
   P: maximum number of [MASK]s in a text.
-  k: candidates.
+  k: number of candidates for a [MASK].
 """
 
 import re
@@ -50,8 +50,8 @@ def find_masks(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the positions of [MASK]s in rows, from left to right.
 
-    Example with [MASK] 103: ids [[8, 103, 103], [8, 9, 103]] give positions
-    [[1, 2], [2, 0]] and [[True, True], [True, False]].
+    Example with [MASK] 103: ids [[8, 103, 103], [8, 9, 103]] give the positions
+    [[1, 2], [2, 0]]; the 0 is padding: [[True, True], [True, False]].
 
     Args:
       inputs: `input_ids` and `input_mask`, <int32>[B, T] each.
@@ -66,7 +66,7 @@ def find_masks(
     count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
     most = tf.reduce_max(tf.concat([count, [0]], 0))
     length = tf.shape(is_mask)[1]
-    # `top_k` sorts [MASK]s by their distance from the end; other tokens have 0.
+    # `top_k` puts the [MASK]s farthest from the end first; other tokens have 0.
     from_end = tf.where(is_mask, length - tf.range(length), 0)
     from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
     is_mask = from_end > 0
@@ -94,7 +94,7 @@ def best_tokens(
 def join(
     parts: tf.RaggedTensor, values: tf.RaggedTensor, of_masks: tf.Tensor
 ) -> tf.RaggedTensor:
-    """Joins the values of tokens between [MASK]s with values of the [MASK]s.
+    """Joins the values of the tokens between [MASK]s and of the [MASK]s.
 
     Example: "a [MASK] b [MASK]" has the parts "a ", " b " and "". The values
     [[5], [6], []] and `of_masks` [103, 103, 103] give [[5, 103, 6, 103]].
@@ -129,7 +129,7 @@ class Candidate(NamedTuple):
     """One predicted token for a [MASK].
 
     Attributes:
-      probability: The token's; the vocabulary's probabilities sum to 1.
+      probability: The token's probability among all tokens of the vocabulary.
     """
 
     token: str

@@ -46,9 +46,9 @@ _OFFICIAL_ROWS = {
     "WNLI.tsv": 146,
 }
 _MNLI = "mnli"
-# The diagnostic set, predicted by MNLI's model (gluebenchmark.com/diagnostics).
+# MNLI's model predicts the diagnostic set (gluebenchmark.com/diagnostics).
 _AX = "ax"
-# "WNLI ... we predicted the majority class" (paper, section B.1).
+# Needs no model: "we predicted the majority class" (paper, section B.1).
 _WITHOUT_MODEL = "wnli"
 # Further folder names, besides the task's title and name.
 _FOLDERS = {_AX: ("diagnostic",)}
@@ -196,7 +196,7 @@ def _find_models(patterns: str) -> dict[str, StoredModel]:
 def _find_parts(
     glue_dir: str, models: Mapping[str, StoredModel]
 ) -> tuple[list[_Part], list[str]]:
-    """Returns the files that can be written, and names what is missing."""
+    """Returns the files that can be written, and a list of what is missing."""
     parts, missing = [], []
     for task in _tasks():
         model = _model_of(task)
@@ -228,7 +228,7 @@ def _find_folder(glue_dir: str, task: GlueTask) -> str | None:
         path = os.path.join(glue_dir, name.rstrip("/"))
         if _fold(name.rstrip("/")) in expected and tf.io.gfile.isdir(path):
             return path
-    # GLUE's website offers AX.tsv without a folder, so accept the bare file.
+    # GLUE's website offers AX.tsv without a folder, so also accept this file.
     if task.name == _AX and tf.io.gfile.exists(
         os.path.join(glue_dir, f"{task.title}.tsv")
     ):

@@ -37,7 +37,7 @@ from bert_tf.training import unpad as unpadding
 
 # Significant digits of numbers in tables; JSON lines have all digits.
 _DIGITS = 5
-# Put before the name of a kept column if the answers have that name too.
+# Precedes the name of a kept column if the answers have the same name.
 _PREFIX = "input_"
 _PROBABILITIES = "probabilities"
 _TOP_K_KINDS = ("classification", "multiple_choice")
@@ -76,7 +76,7 @@ class OutputRows:
                 f"Received: a model for {key}; drop it."
             )
         if self._empty is None and key not in _NAMES:
-            # The columns of a user-defined task are unknown: refuse tables.
+            # A user-defined task has unknown answers, so it cannot have tables.
             if self._ending or config.keep_columns:
                 raise UserError(
                     "Tables and --keep_columns are for classification, "
@@ -174,7 +174,7 @@ class OutputRows:
         return text.getvalue()
 
 
-# Columns of the answers by task; a classifier's are in `_EMPTY_ANSWERS`.
+# Columns of the answers, by kind; for classification see `_EMPTY_ANSWERS`.
 _NAMES = {
     "multiple_choice": ("label", "index", "probability", _PROBABILITIES),
     "tagging": ("words", "tags", "offsets"),
@@ -267,7 +267,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
         )
     task = _choose_task(stored, config)
     rows = OutputRows(config, task)
-    # Read all rows first: an error in the last row must not appear hours later.
+    # Read all rows first, as an error in the last one would come hours later.
     total = sum(1 for _ in _read(task, config))
     predictor = build_predictor(
         stored,
@@ -333,7 +333,7 @@ def build_predictor(
     unpads = unpadding.choose(
         unpad,
         devices.kind,
-        # Always pays: a gather is as fast as a transpose; no step is compiled.
+        # Always faster without padding, as predictions compile no steps.
         lambda: True,
         reads_padding=task.reads_padding,
     )
@@ -370,7 +370,7 @@ def _predict_chunks(
     on_examples: Callable[[int], object],
     finished: int = 0,
 ) -> Iterator[list[str]]:
-    """Yields chunks of lines, one per example, in the file's order.
+    """Yields chunks of lines, one line per example, in the file's order.
 
     Args:
       predictor: The model.
@@ -386,7 +386,7 @@ def _predict_chunks(
     inputs = iter(rows.inputs() or ())
     chunks = task_prediction.chunks(task, _read(task, config))
     for number, examples in enumerate(chunks):
-        # The kept columns of the same rows; empty without --keep_columns.
+        # The kept columns of `examples`; an empty list without --keep_columns.
         kept = list(itertools.islice(inputs, len(examples)))
         kept = kept or [{}] * len(examples)
         computed = [x for x in examples if not _is_empty(x, config)]
@@ -453,7 +453,7 @@ def _finished_chunks(run: RunFolder) -> int:
 
 
 def _join(run: RunFolder, config: Flags, header: str | None) -> None:
-    """Writes the output file from its chunks, then removes them."""
+    """Writes the output file from its chunks, then removes the chunks."""
     chunks = (
         files.read_bytes(_chunk_path(run, number))
         for number in range(_finished_chunks(run))
