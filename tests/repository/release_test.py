@@ -27,9 +27,12 @@ class ReleaseTest(tf.test.TestCase):
             self.changelog.read_text(),
             "# C\n\n## [Unreleased]\n\n## [9.8.7] - 2030-01-02\n\n- A.\n",
         )
-        init, citation, page, _ = ((self.root / x).read_text() for x in names)
+        init, citation, bazel, page, _ = (
+            (self.root / x).read_text() for x in names
+        )
         self.assertIn('\n__version__ = "9.8.7"', init)
         self.assertEqual(yaml.safe_load(citation)["version"], "9.8.7")
+        self.assertIn('\n    version = "9.8.7",\n', bazel)
         self.assertIn("dist/bert_tf-9.8.7-py3-none-any.whl", page)
         # A second call must change nothing.
         before = self.changelog.read_text()
