@@ -60,7 +60,7 @@ def find_prefix(path: str) -> str:
         the checkpoint of the latest step.
 
     Raises:
-      UserError: If no checkpoint exists, or several do and a name lacks a step.
+      UserError: If no checkpoint exists, or several do and one has no step.
     """
     if tf.io.gfile.isdir(path):
         return _find_in_directory(path)
