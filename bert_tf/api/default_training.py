@@ -51,7 +51,7 @@ NO_LABEL = -1
 # The defaults of the original's run_classifier.py.
 _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
-# Keras' default, so `count_steps` counts the steps that Keras will run.
+# Keras' default batch size, so that `count_steps` counts Keras' steps.
 _BATCH_SIZE = 32
 # finetune_classifier.py's default --seed, so `fit` draws the same pairs.
 _FEW_SHOT_SEED = 12345

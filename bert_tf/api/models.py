@@ -56,7 +56,7 @@ class TextMethods(save.FileMethods):
     _trained_outputs = ()
     # Whether `compile` got no loss, so the task's objective is the loss.
     _has_task_loss = False
-    # Whether `fit` chose the arguments of `compile`, so it may choose again.
+    # Whether `fit` chose the arguments of `compile`, so it may replace them.
     _has_defaults = False
 
     def __call__(self, *args, **kwargs):

@@ -228,7 +228,7 @@ def _others(
     found: Found,
     allow_missing: re.Pattern | None,
 ) -> dict[str, int]:
-    """Returns a head's variables by name: neither BERT's nor training state."""
+    """Returns a head's variables by name: all but BERT's and training state."""
     taken = {*found.variables.values(), *found.unused}
     return {
         name: item

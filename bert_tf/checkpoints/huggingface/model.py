@@ -470,7 +470,7 @@ def to_bert_config(
 
 def _refuse_active(values: Mapping[str, Any], source: str) -> None:
     inactive = dict(_INACTIVE)
-    # Embeddings of another width need a projection, which this BERT lacks.
+    # This BERT has no projection, so embeddings must be as wide as layers.
     inactive["embedding_size"] = (values.get("hidden_size", 768),)
     for key, harmless in inactive.items():
         value = values.get(key)

@@ -129,8 +129,8 @@ def open_tensors(path: str, object_based: bool = False) -> Tensors:
         2, or else a name-based one.
 
     Raises:
-      UserError: If there is no checkpoint, it is damaged, or of the other
-        kind; also when a damaged tensor is read.
+      UserError: If there is no checkpoint, or it is damaged or of the other
+        kind. Reading a damaged tensor raises this error, too.
     """
     prefix = find_prefix(path)
     if set(prefix) & set("[\\"):
