@@ -51,19 +51,20 @@ NO_LABEL = -1
 # The defaults of the original's run_classifier.py.
 _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
-# Keras' default, so `count_steps` counts the steps that Keras will run.
+# Keras' default batch size, so that `count_steps` counts Keras' steps.
 _BATCH_SIZE = 32
-# The --seed of run/finetune_classifier.py, so that `fit` draws equal pairs.
+# finetune_classifier.py's default --seed, so `fit` draws the same pairs.
 _FEW_SHOT_SEED = 12345
 _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
     keras.callbacks.ReduceLROnPlateau,
 )
 
-# STREAMS: Python objects that yield batches. IN_BATCHES: all data in batches.
+# Python objects that yield batches; `check_stream` refuses texts in them.
 STREAMS = (keras.utils.PyDataset, types.GeneratorType)
+# All types that yield batches; `Preprocessor.split` leaves them whole.
 IN_BATCHES = (tf.data.Dataset, *STREAMS)
-# Loss functions and their classes, which can be built with from_logits=True.
+# Loss function -> its class, which can be built to read logits instead.
 _LOSSES = {
     cls().fn: cls
     for cls in (
@@ -74,8 +75,8 @@ _LOSSES = {
         keras.losses.SparseCategoricalCrossentropy,
     )
 }
-# The loss decides which metric "accuracy" is. Keras would look at the labels'
-# shape; for rows with several labels it would count only the greatest logit.
+# The loss decides which metric "accuracy" is. Keras would go by the labels'
+# shape: for rows with several labels, only the greatest logit would count.
 _ACCURACY = ("accuracy", "acc")
 _ACCURACIES = {
     keras.losses.BinaryCrossentropy: keras.metrics.BinaryAccuracy,
@@ -157,7 +158,7 @@ def compute_loss(
       y: The labels that `Preprocessor` returns, or the ids of masked tokens
         <int>[B, P], -1 at unused positions.
       sample_weight: The weight of each row or label, or None. As in Keras, the
-        sum of losses is divided by their number, not by the sum of weights.
+        sum of losses is divided by their count, not by the sum of weights.
     """
     require_labels(y is not None)
     if isinstance(y, Mapping) and len(y) == 1:
@@ -220,7 +221,7 @@ def fit_few_shot(
       y: The labels of the texts, as for `fit`.
       options: Batch size, epochs, verbosity and callbacks of `fit`.
       others: The other arguments of `fit`, which must be None.
-      calibrates: Whether cross-validation fits the probabilities.
+      calibrates: Whether to fit the probabilities, by cross-validation.
 
     Raises:
       UserError: If an argument or the model does not fit, or
@@ -258,7 +259,7 @@ def fit_few_shot(
     encoder = bert_model.named_variables(twin)
     for name, variable in encoder.items():
         variable.assign(weights[name])
-    # Compute the embeddings for calibration before they learn the labels.
+    # Calibration needs embeddings that have not learned from held-out labels.
     start = twin.predict(inputs, verbose=0)["embedding"]
     pairs = contrastive.draw_pairs(label_ids, _FEW_SHOT_SEED)
     history = twin.fit(
@@ -273,7 +274,7 @@ def fit_few_shot(
         weights[name].assign(value)
     model.pooling, model.normalize = pooled
     preprocessor.change_task(
-        **dict.fromkeys(confidence.FIELDS),  # Drop values of the old head.
+        **dict.fromkeys(confidence.FIELDS),  # Fitted to the old head only.
         pooling=task.pooling,
         normalize=task.normalize,
     )
@@ -305,8 +306,8 @@ def draw_masks(
 
     Returns:
       The features with masked `input_ids` and with `masked_lm_positions`
-      <int32>[B, P], P = 19 for S = 128; and the labels, the ids of the masked
-      tokens <int32>[B, P], -1 at unused positions.
+      <int32>[B, P]; P = 19 for S = 128, 15% of S. And the labels: the ids of
+      the masked tokens <int32>[B, P], -1 at unused positions.
     """
     ids = tf.cast(features[INPUT_IDS.name], tf.int32)
     mask = features.get(INPUT_MASK.name)
@@ -405,8 +406,8 @@ def metrics_of_logits(
 ) -> Any:
     """Replaces metrics given by name by objects that read logits.
 
-    Returns a list, or a dictionary of lists. The metrics are built. If the
-    first step built them, Keras would trace this step twice.
+    Returns a list, or a dictionary of lists. The metrics are built, as
+    Keras would trace the first step twice if this step built them.
 
     Args:
       metrics: The argument of `compile`; None stays None.

@@ -32,7 +32,7 @@ _OUTPUT_OF_LABEL = {
     "start_positions": "start_logits",
     "end_positions": "end_logits",
 }
-# The key of `_has_defaults` in the compile arguments of a .keras file.
+# A .keras file stores `_has_defaults` under this key of its compile arguments.
 _HAS_DEFAULTS = "bert_tf_defaults"
 # Token heads do not train the pooler, and the masked-LM loss does not train the
 # next-sentence head, so Keras' warning about both would only confuse.
@@ -56,7 +56,7 @@ class TextMethods(save.FileMethods):
     _trained_outputs = ()
     # Whether `compile` got no loss, so the task's objective is the loss.
     _has_task_loss = False
-    # Whether `fit` chose the arguments of `compile`, so it may choose again.
+    # Whether `fit` chose the arguments of `compile`, so it may replace them.
     _has_defaults = False
 
     def __call__(self, *args, **kwargs):
@@ -151,7 +151,7 @@ class TextMethods(save.FileMethods):
                 for x in (metrics, weighted_metrics)
             )
         if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
-            # Weighted metrics ignore tokens without a label (weight 0).
+            # Other metrics would count tokens without a label, of weight 0.
             weighted_metrics = [*metrics, *(weighted_metrics or [])]
             metrics = None
         super().compile(
@@ -225,8 +225,8 @@ class TextMethods(save.FileMethods):
           verbose: As for Keras.
           callbacks: As for Keras. With LearningRateScheduler or
             ReduceLROnPlateau the default learning rate has no schedule.
-          validation_split: The share to validate on. Of raw rows, a hash of the
-            text chooses an equal share of each label, as --dev_fraction does.
+          validation_split: The share to validate on. In raw rows, a hash of the
+            text chooses this share of each label's rows, as --dev_fraction.
             If x is the model's inputs, Keras holds out the last rows.
           validation_data: (x, y), (x, y, sample_weight), or a data set.
           shuffle: As for Keras.
@@ -235,7 +235,7 @@ class TextMethods(save.FileMethods):
           sample_weight: The weight of each row.
           few_shot: Whether to learn from a few texts of each label, as
             run/finetune_classifier.py --few_shot: pairs of the texts train the
-            embeddings, and logistic regression on these is the head. The
+            embeddings, and the head is a logistic regression on them. The
             arguments of `compile` are not used then.
           calibrate: Whether to fit the probabilities of a classifier on
             `validation_data` after training, as --calibrate of the script
@@ -278,7 +278,7 @@ class TextMethods(save.FileMethods):
             text = "Reading the rows and compiling the first step."
             print(text, flush=True)  # noqa: T201
         if validation_data is not None:
-            validation_split = 0.0  # As in Keras, the data has precedence.
+            validation_split = 0.0  # As in Keras, `validation_data` wins.
         elif validation_split and self.preprocessor is not None:
             x, y, sample_weight, validation_data = self.preprocessor.split(
                 x, y, sample_weight, validation_split
@@ -333,11 +333,10 @@ class TextMethods(save.FileMethods):
         """
         packed_weights.refuse()
         step = self.optimizer.iterations
-        # With accumulation, several batches have the same `iterations`, so a
-        # state computed from it would give these batches the same dropout.
+        # A resumed run must draw the same dropout. Keras restores the step but
+        # not `state`, so compute `state` from the step. With accumulation, do
+        # not: several batches have the same step and would share a dropout.
         if not self.optimizer.gradient_accumulation_steps:
-            # Keras restores the step but not `state`. Compute it from the step,
-            # so that a resumed run draws the same dropout.
             state = getattr(self, "bert", self).seed_generator.state
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)
             state.assign(tf.stack([tf.convert_to_tensor(state)[0], now]))
@@ -354,7 +353,7 @@ class TextMethods(save.FileMethods):
         return super().make_train_function(force)
 
     def test_step(self, data):
-        """Scores a batch; equal texts without labels always get equal masks."""
+        """Scores a batch; texts without labels get equal masks in each call."""
         return super().test_step(self._with_masks(data, None))
 
     def evaluate(
@@ -389,7 +388,7 @@ class TextMethods(save.FileMethods):
 
     @contextlib.contextmanager
     def _explaining(self):
-        """Raises a row's `UserError` in place of the error of TensorFlow."""
+        """Replaces TensorFlow's error by the `UserError` that names the row."""
         try:
             yield
         except tf.errors.OpError:
@@ -446,10 +445,10 @@ class TextMethods(save.FileMethods):
           **kwargs: text_column= and text_pair_column=, as for `fit`.
 
         Returns:
-          For each raw row, the object that run/predict.py writes; also for a
-          data set of raw rows of question answering, tagging or multiple
-          choice. With a masked-LM head, for each text, the best `tokens` for
-          each [MASK] and their `probabilities`. A model for embeddings returns
+          For each raw row, the object that run/predict.py writes; for rows in a
+          data set only in question answering, tagging and multiple choice.
+          With a masked-LM head, for each text, the best `tokens` for each
+          [MASK] and their `probabilities`. A model for embeddings returns
           <float32>[rows, size] for raw rows. For other inputs and data sets,
           the model's outputs.
 
@@ -538,11 +537,11 @@ class TextMethods(save.FileMethods):
             loss = default_training.compute_loss(
                 self.preprocessor.trained_task, y_pred, x, y, sample_weight
             )
-            # Keras sums the replicas' losses, so return a share of the mean.
+            # Keras sums the losses of all replicas, so divide by their number.
             return loss / tf.distribute.get_strategy().num_replicas_in_sync
         y, y_pred, sample_weight, mask = self._align(y, y_pred, sample_weight)
         if mask is not None:
-            # Keras divides by all tokens: rescale to divide by labeled tokens.
+            # Keras averages over all tokens; scale that to the labeled tokens.
             mask_sum = tf.reduce_sum(mask)
             size = tf.cast(tf.size(mask), mask.dtype)
             sample_weight *= tf.math.divide_no_nan(size, mask_sum)
@@ -564,7 +563,7 @@ class TextMethods(save.FileMethods):
         """Returns `y`, or placeholder labels if no masks are drawn yet."""
         if not self._draws_masks(x, y):
             return y
-        # Within a strategy Keras builds metrics before the masks are drawn.
+        # Within a strategy Keras builds metrics before masks exist: any ids do.
         return tf.argmax(y_pred["masked_lm_logits"], -1)
 
     def _with_masks(self, data, step):

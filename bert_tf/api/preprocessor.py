@@ -87,8 +87,8 @@ class Preprocessor:
         language model draw; may be set at any time.
       embedding_values: The contents of task.json for the model for embeddings
         that `fit(few_shot=True)` trains.
-      has_one_hot_loss: Whether each row of labels <float>[N, L] has a single 1,
-        rather than a 1 for each label that applies.
+      has_one_hot_loss: Whether the loss reads labels <float>[N, L] with a
+        single 1 in each row, not with a 1 for each label that applies.
       keeps_vectors: Whether the loss takes labels <float>[N, L] unchanged; only
         the task's loss and sparse cross-entropy do not.
       row_error: The last error about a row of a data set, or None.
@@ -127,11 +127,11 @@ class Preprocessor:
         self.embedding_values = {"kind": "embeddings"}
         self.keeps_vectors = False
         self.row_error: UserError | None = None
-        # The model of the last `predict`, and its copy for inference.
+        # Cache: the model of the last `predict`, and its copy for inference.
         self._prepared: tuple[keras.Model, keras.Model] | None = None
-        # Predictors of this copy, by the `id` of the task and the batch size.
+        # Cache: the copy's predictors, by the task's `id` and the batch size.
         self._predictors: dict[tuple[int, int], Predictor] = {}
-        # This is a variable, so that compiled steps use a seed set later.
+        # A variable, so that a compiled step uses a seed that is set later.
         self._mask_seed = tf.Variable(0, False, dtype=tf.int64)
 
     def __repr__(self) -> str:
@@ -333,7 +333,7 @@ class Preprocessor:
             for number, label in enumerate(labels):
                 with raw_rows.naming_row(
                     number
-                ):  # Raises before the task is changed.
+                ):  # A wrong label raises before the task changes.
                     label_values.parse_label(label, self.task.labels, problem)
             self.change_task(
                 problem_type=problem,
@@ -343,7 +343,7 @@ class Preprocessor:
     def change_task(self, **values: Any) -> None:
         """Changes values of task.json."""
         self.task_values |= values
-        self.__dict__.pop("task", None)  # The next use builds it again.
+        self.__dict__.pop("task", None)  # The next access builds a new task.
         self._prepared = None
 
     def calibrate(self, compute: Callable[[Any], Any], data: Any) -> None:
@@ -467,7 +467,7 @@ class Preprocessor:
             return raw_rows.check_stream(x), y, sample_weight
         is_raw = _holds_rows(x)
         if is_raw and self.has_task and isinstance(self.task, EmbeddingsTask):
-            if y is None:  # An anchor and its positive have no score.
+            if y is None:  # Anchors with positives need no score.
                 y = [None] * len(raw_rows.to_rows(x))
             return self._for_training().convert_rows(x, y, sample_weight)
         if isinstance(x, tf.data.Dataset):
@@ -481,7 +481,7 @@ class Preprocessor:
             return self.convert_rows(x, y, sample_weight)
         raw_rows.check_features(x)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
-            y = np.asarray(y)  # Keras refuses lists of labels for arrays.
+            y = np.asarray(y)  # Keras refuses a list beside arrays.
         if y is not None and self.has_task:
             is_matrix = getattr(y, "ndim", 1) == 2 and self._num_labels != 1
             is_matrix &= self.task_values["kind"] == "classification"
@@ -498,7 +498,7 @@ class Preprocessor:
     ) -> tuple[Any, Any, Any, tuple[Any, Any, Any] | None]:
         """Splits rows, labels and weights into a training and a held-out part.
 
-        Data other than rows is returned unchanged, and None as held-out part.
+        Returns data other than rows unchanged, with None as held-out part.
 
         Raises:
           UserError: If a row does not fit the task, or the rows cannot be

@@ -34,7 +34,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 # Arguments of `fit` that name the columns of a table.
 COLUMNS = ("text_column", "text_pair_column", "label_column")
 _USUAL_LABELS = ("label", "labels", "tags", "ner_tags", "answers")
-# Number of elements that show whether rows of a data set have several labels.
+# How many elements `first_labels` reads to see if rows have several labels.
 _ELEMENTS_TO_JUDGE = 1000
 _SQUAD_LABELS = ("start_positions", "end_positions")
 
@@ -43,9 +43,9 @@ def to_rows(x: Any) -> list[Any]:
     """Returns the rows of `x`.
 
     Args:
-      x: One text, or a list of rows, which are not checked. For pairs, two
-        sequences of texts in a tuple or an array [N, 2]. An array, string
-        tensor, pandas Series or column of a `datasets.Dataset` of texts. A
+      x: One text, or a list of rows, which are not checked. For pairs, a
+        tuple of two sequences of texts, or an array [N, 2]. Or texts in an
+        array, string tensor, pandas Series or `datasets.Dataset` column. Or a
         pandas DataFrame with one column for texts or two for pairs. Any other
         table: a larger DataFrame, a `datasets.Dataset` or a dictionary of
         columns, with the columns' names as the keys of each row.
@@ -106,7 +106,8 @@ def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
     known = [*inspect.signature(getattr(keras.Model, method)).parameters]
     known = [*known[1:], *COLUMNS]
     for name in arguments:
-        if name not in known and not name.startswith("_"):  # Not Keras' own.
+        # Keras itself passes arguments that begin with "_".
+        if name not in known and not name.startswith("_"):
             hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer."
             raise UserError(
                 f"{method}() has no argument {name!r}"
@@ -148,7 +149,7 @@ def split_table(
     texts = [names[one] for one in COLUMNS[:2] if one in names]
     reads_texts = isinstance(task, ClassificationTask | None)
     is_vector = isinstance(task, EmbeddingsTask)
-    # A DataFrame of one or two columns has only texts, whatever the names are.
+    # In a DataFrame of 1 or 2 columns and no labels, all columns are texts.
     is_plain = len(table) < 3 and not label and hasattr(x, "columns")
     is_plain &= not (is_vector and {*TEXT_COLUMNS} & {*table})
     if not texts and reads_texts and not is_plain:
@@ -194,7 +195,7 @@ def is_text(x: Any) -> bool:
 
 
 def check_stream(stream: Any) -> Any:
-    """Returns all of a generator or `PyDataset` after checking its first batch.
+    """Checks the first batch of a stream; returns the stream with all batches.
 
     Raises:
       UserError: If the first batch has texts.
@@ -368,12 +369,13 @@ def convert_dataset(
       dataset: Elements x, (x, y) or (x, y, weight); each is a row or a batch.
         Texts: x is a text <string>, a pair in a tuple, or a dictionary of
         columns. y is a label's name <string>, its index, or a number; for
-        several labels <string>[names], or 0 or 1 for each. Question answering:
-        x is (question, context) <string>, y is (answer <string>, index of its
-        first character <int>). Tagging: x is words <string>[words], y is tags
-        <string>[words] or indices. Multiple choice: x is a dictionary of
-        columns, or of "context" and "choices" <string>[choices]; y is an index.
-        Lists in a batch are ragged or padded with "".
+        several labels their names <string>[names], or 0 or 1 for each label.
+        Question answering: x is (question, context) <string>, y is (answer
+        <string>, index of its first character <int>). Tagging: x is words
+        <string>[words], y is tags <string>[words] or indices. Multiple choice:
+        x is a dictionary of columns, or of "context" and "choices"
+        <string>[choices]; y is an index. Lists in a batch are ragged or padded
+        with "".
       preprocessor: The model's `Preprocessor`.
       batch_size: Rows in a batch, if the elements have no batch axis.
     """
@@ -452,7 +454,7 @@ def _batched(
     x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     is_row = any(x.shape.rank == 0 for x in tf.nest.flatten((x, y)) if x)
     if isinstance(task, TaggingTask) and not isinstance(x, Mapping | tuple):
-        # Rank 1 is the words of one row if there are labels, else many texts.
+        # Rank 1: with labels the words of one row, without labels many texts.
         is_words = x.shape.rank == 1 and (
             y is not None or isinstance(x, tf.RaggedTensorSpec)
         )
@@ -516,9 +518,6 @@ def has_several_labels(dataset: tf.data.Dataset) -> bool:
     texts = tf.nest.flatten(x)[0]
     extra = y.shape.rank - texts.shape.rank
     return extra == 1 and y.shape[-1] != 1
-
-
-# === The public function ===
 
 
 def preprocess(

@@ -81,9 +81,9 @@ def export_savedmodel(
 ) -> None:
     """Exports a model as a SavedModel that takes texts.
 
-    Writes to `directory`/1, or to the next number, the files that
-    export/savedmodel.py would write for the saved model, and verifies them in
-    the same way. `model.export(directory)` calls this function.
+    Writes and verifies the files that export/savedmodel.py would write for the
+    saved model. They are in `directory`/1, or in the folder of the next number.
+    `model.export(directory)` calls this function.
 
     Args:
       model: A model of `bert_tf.load_model`, trained or not.
@@ -323,9 +323,9 @@ class FileMethods:
         Args:
           filepath: The directory of versions, or for "litert" the file.
           format: "tf_saved_model" writes what export/savedmodel.py writes,
-            "litert" what export/tflite.py writes. In other formats, without a
-            vocabulary or with an `input_signature`, Keras exports the model,
-            which then reads features.
+            "litert" what export/tflite.py writes. If the format is another,
+            the model has no vocabulary or `input_signature` is given, Keras
+            exports the model, which then reads features.
           verbose: Whether to print how to use the result; by default True.
           input_signature: As for Keras.
           **kwargs: The script's flags, such as `max_seq_length=64`.

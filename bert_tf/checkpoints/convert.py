@@ -177,7 +177,7 @@ def _compile(pattern: str | None) -> re.Pattern | None:
 
 
 def _check_normalization(config: Flags, stored: StoredModel) -> None:
-    """Checks that the format has the model's normalization and pooling."""
+    """Checks that the format supports the normalization and the pooling."""
     if stored.normalization != ORIGINAL and config.target_format != "bert_tf":
         raise UserError(
             f"The model in {stored.path} was trained with "

@@ -125,13 +125,13 @@ def extend(
       new: The words, from `read_new_tokens`.
       use_unused: Whether new words first replace the [unusedN] tokens, in the
         order of ids. The remaining words follow the last token.
-      max_position_embeddings: The new length of the position table: row i is
-        a copy of row i mod the old length, so that outputs for texts of up to
-        the old length do not change.
+      max_position_embeddings: The new length of the position table. Row i is
+        a copy of the old row i mod N, with N old rows, so that outputs for
+        texts of up to N tokens do not change.
 
     Returns:
       The extension. Its model computes the weights on access, and has no
-      optimizer state, as new rows have no moments.
+      optimizer state, as new rows have no Adam moments.
 
     Raises:
       UserError: If `max_position_embeddings` does not lengthen the table.

@@ -38,7 +38,7 @@ _MODULES = {
     "tf1": "bert_tf.checkpoints.tf1.checkpoint",
     "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
-# Folders of a model that `check_folder` looks into; "/" is the model's own.
+# `check_folder` checks the files in these folders; "/" is the model's folder.
 _FOLDERS = ("/", "/assets/", "/assets/tokenizer/", "/variables/")
 
 
@@ -117,8 +117,8 @@ def _recognized(path: str) -> list[str]:
     names = (*FORMATS, "keras")
     detected = [name for name in names if module_of(name).recognizes(path)]
     if "bert_tf" in detected and "tf1" in detected:
-        detected.remove("tf1")  # Training wrote these checkpoints, too.
-    # A SavedModel counts last, as it may be an export of the model beside it.
+        detected.remove("tf1")  # A training run has both; bert_tf reads it.
+    # A SavedModel beside another model may be its export, so it counts last.
     if not detected and module_of(TF_HUB).recognizes(path):
         return [TF_HUB]
     return detected
@@ -131,7 +131,7 @@ def check_folder(path: str) -> None:
     are checked.
 
     Raises:
-      UserError: If the folder holds one: reading it could block forever.
+      UserError: If it holds a pipe or a device: reading could block forever.
     """
     if paths.is_remote(path):
         return

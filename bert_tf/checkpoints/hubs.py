@@ -1,7 +1,7 @@
 """Downloads models from Hugging Face and Kaggle; uploads to Hugging Face.
 
 Each hub's library keeps its own cache (HF_HOME, KAGGLEHUB_CACHE), reads its own
-variables for access (HF_TOKEN, HF_ENDPOINT, KAGGLE_API_TOKEN, ...) and resumes
+environment variables (HF_TOKEN, HF_ENDPOINT, KAGGLE_API_TOKEN, ...) and resumes
 its own downloads. Only programs that use a hub import this module.
 """
 
@@ -53,8 +53,8 @@ _HUGGING_FACE_FILES = (
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
 )
-# Formats, best first: a pattern for the names of weight files, and other files.
-# Pickles come last, as reading them needs PyTorch.
+# Each format, best first: a pattern for the names of its weight files, and the
+# names of its other files. Pickles come last, as reading them needs PyTorch.
 _FORMATS = (
     (
         r"(model\.weights|optimizer_state)\.safetensors",
@@ -94,7 +94,7 @@ def fetch_model(name: str, parts: re.Match, offline: bool) -> str:
     Args:
       name: "hf://owner/name[@revision]"; the commit of a branch is looked up
         each time. Or "kaggle://owner/model/keras/variation[/version]", by
-        default the newest; or ".../tensorFlow2/variation", a SavedModel.
+        default the newest; or ".../tensorFlow2/variation" for a SavedModel.
       parts: The result of `releases.parse_hub_name`.
       offline: If true, nothing is downloaded.
 
@@ -272,7 +272,7 @@ def _fetch_snapshot(name: str, repository: str, revision: str) -> str:
         )
     elif _cached_snapshot(repository, revision) == folder:
         return folder
-    # This also records the branch's commit, so it is found offline later.
+    # This also records the branch's commit, which later offline calls look up.
     folder = huggingface_hub.snapshot_download(
         repository, revision=revision, allow_patterns=chosen
     )
@@ -285,7 +285,7 @@ def _fetch_snapshot(name: str, repository: str, revision: str) -> str:
 
 
 def _verify_blob(name: str, path: str) -> None:
-    """Checks a large file's SHA-256, by which the cache names its blob."""
+    """Checks a large file's SHA-256, which is the file's name in the cache."""
     blob = os.path.realpath(path)
     expected = os.path.basename(blob)
     if not _SHA256.fullmatch(expected):
@@ -333,7 +333,7 @@ def _cached_snapshot(repository: str, revision: str) -> str | None:
         for weights, others in _FORMATS
         if any(re.fullmatch(weights, x) for x in chosen)
     )
-    # The library has the commit's list of files, so it notices a missing file.
+    # `cached` returns None if the cache lacks one of the commit's files.
     return cached([*chosen, *others])
 
 
@@ -402,7 +402,7 @@ def _push(
             )
         # Delete the old model's files, or else they might be read instead.
         stale = {*needed_files(api.list_repo_files(repository))} - {*chosen}
-    # These modules import TensorFlow, which takes seconds, so check first.
+    # These imports take seconds (TensorFlow), so they follow the checks.
     from bert_tf.checkpoints import formats
     from bert_tf.checkpoints import model_directory
 

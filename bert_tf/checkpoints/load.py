@@ -112,7 +112,7 @@ def check_vocabulary(
       allow_change: Whether a difference is only logged.
 
     Raises:
-      UserError: If the vocabularies differ: ids would mean other tokens.
+      UserError: If ids would mean other tokens and `allow_change` is false.
     """
     if stored.vocabulary is None or vocabulary_hash is None:
         return
@@ -235,7 +235,7 @@ def build_model(
     if chosen in (*huggingface.WITHOUT_POOLER, "embeddings"):
         new = new.union({weight_map.POOLER, weight_map.NEXT_SENTENCE})
     if kwargs.get("pooling"):
-        new = new.union({weight_map.POOLER})  # The head reads no pooler.
+        new = new.union({weight_map.POOLER})  # Unused, so give no warning.
     missing = {weight_map.part_of(x) for x in report.missing} - new
     if missing:
         logging.warning(
@@ -382,7 +382,7 @@ def load_into(
     }
     missing = [name for name in variables if name not in tensors]
     unused = [name for name in tensors if name not in variables]
-    # A part may be missing only as a whole, and the encoder not at all.
+    # Only a whole part may be missing, and never the encoder.
     stored = {weight_map.ENCODER, *map(weight_map.part_of, tensors)}
     built = {weight_map.ENCODER, *map(weight_map.part_of, variables)}
     lacks = {n for n in missing if weight_map.part_of(n) in stored}

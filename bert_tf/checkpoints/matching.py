@@ -127,7 +127,7 @@ def match(
 
 @dataclasses.dataclass(frozen=True)
 class _Match:
-    """The rows that a checkpoint has and lacks, by the format's names."""
+    """The weights that a checkpoint has and lacks: the format's name -> row."""
 
     config: BertConfig
     shapes: Mapping[str, Shape]
@@ -316,7 +316,7 @@ def match_optimizer_state(
       slots, which belong to no weight.
 
     Raises:
-      UserError: If a slot has no weight, has another shape, or lacks its pair.
+      UserError: If a slot lacks its weight or other slot, or has another shape.
     """
     slots = weight_map.SLOT_SUFFIXES
     expected: dict[str, Shape] = {weight_map.GLOBAL_STEP: ()}

@@ -199,7 +199,7 @@ def match(
     for variable in checkpoint.objects():
         if checkpoint.key(variable) and variable not in used:
             name = checkpoint.name(variable)
-            # Add the object's number to a taken name, or a variable is lost.
+            # Names may repeat: add the object's number, or a variable is lost.
             taken = name in variables
             label = f"{name} (object {variable})" if taken else name
             variables[label] = variable

@@ -66,7 +66,7 @@ def resolve(
     Args:
       name: A path or a name; see the module.
       cache_dir: Folder for downloaded archives; by default BERT_TF_CACHE, else
-        `bert_tf` in the user's cache. The hubs' libraries use others.
+        `bert_tf` in the user's cache. The hubs have their own.
       offline: If true, downloads nothing; by default BERT_TF_OFFLINE decides.
 
     Raises:
@@ -101,7 +101,7 @@ def resolve(
 
 @functools.cache
 def _log_path(name: str) -> None:
-    """Logs, once per name, that a path is read though it names a model, too."""
+    """Logs, once per name, that a path is read, not the model of this name."""
     logging.info(
         "%s is a path here, so it is read; the model of that name is not "
         "fetched.",

@@ -30,7 +30,8 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.tokenizer import tokenizer_settings
 from bert_tf.text.vocabulary import Vocabulary
 
-# Shares of a vocabulary's entries with capitals; see `derive_lower_case`.
+# Shares of entries with capitals. Below the first share the model is taken as
+# lower-case; from the first to the second, `derive_lower_case` warns.
 _FEW_CAPITALS, _MANY_CAPITALS = 0.05, 0.10
 
 
@@ -166,7 +167,7 @@ class StoredModel:
     @property
     def normalization(self) -> str:
         """The text normalization, one of `config.NORMALIZATIONS`."""
-        # Models of earlier versions lack the key and use the original's.
+        # Models of earlier versions lack the key and use the original's rules.
         return (self.tokenizer_settings or {}).get("normalization", ORIGINAL)
 
     @property
@@ -331,8 +332,8 @@ def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:
 
     Used for formats that do not store the case. Text is lower-cased if less
     than 5% of the entries have capitals. Released cased vocabularies have at
-    least 16%; uncased ones reach about 1% if users add words. Warns from 5% to
-    10%, unless `flag` gives --do_lower_case.
+    least 16%; uncased ones reach about 1% if users add words. Warns for 5%
+    to 10%, unless `flag` gives --do_lower_case.
     """
     share = _capital_share(vocabulary)
     if flag is None and _FEW_CAPITALS <= share <= _MANY_CAPITALS:

@@ -32,8 +32,8 @@ _TOKENIZER = {
     "preserve_special_tokens": FLAG,
     "vocabulary_hash": TEXT,
     "normalization": choice(*NORMALIZATIONS),
-    # To find longer words, RE2 repeats a pattern this value + 1 times, and it
-    # allows at most 1000 times.
+    # At most 999: RE2 allows 1000 repeats of a pattern, and the rule that finds
+    # longer words repeats a pattern this value + 1 times.
     "max_input_chars_per_word": integer(1, 999),
     "added_tokens": ADDED_TOKENS,
 }
@@ -50,8 +50,8 @@ _TASK = {
     "global_step": integer(0),
     "results": OBJECT,
     "labels": optional(names()),
-    # For embeddings, classifiers of pooled vectors, and models with the files
-    # of sentence-transformers.
+    # In models for embeddings, in classifiers of pooled vectors, and in models
+    # that have the files of sentence-transformers.
     "pooling": optional(TEXT),
     "normalize": optional(FLAG),
 }

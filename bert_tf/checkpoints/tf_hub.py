@@ -228,7 +228,7 @@ def _others(
     found: Found,
     allow_missing: re.Pattern | None,
 ) -> dict[str, int]:
-    """Returns a head's variables by name: neither BERT's nor training state."""
+    """Returns a head's variables by name: all but BERT's and training state."""
     taken = {*found.variables.values(), *found.unused}
     return {
         name: item
@@ -262,13 +262,13 @@ def _read_head(
     try:
         dense = _dense_on_pooled_output(metadata, graph)
         task = {"problem_type": _problem_type(dense, metadata)}
-        # Pop the two variables: if any is left, the head is not supported.
+        # A head with any variable besides these two is refused below.
         named = {checkpoint.full_name(x): x for x in others.values()}
         head = {
             f"{_HEAD}/{name}": named.pop(f"{dense['name']}/{name}")
             for name in ("kernel", "bias")
         }
-    # Metadata that Keras would not write raises these, so refuse the head.
+    # Unexpected metadata raises these errors: the head is refused below.
     except (AttributeError, LookupError, TypeError, ValueError):
         named = others
     if named:

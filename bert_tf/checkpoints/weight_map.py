@@ -303,7 +303,7 @@ _HEAD_ROWS = [
         "same",
         "cls.predictions.bias",
         None,
-        # ".S" in a name is the escaped slash of "output_bias/bias".
+        # The local name is "output_bias/bias"; paths escape its slash as ".S".
         "masked_lm/output_bias.Sbias",
     ),
     *_head("cls/seq_relationship/", 2, "cls.seq_relationship", None, _NEXT),
@@ -379,7 +379,7 @@ def from_format(
         "dense",
         "output",
     ):
-        # `to_format` only transposes here, if at all; a second call undoes it.
+        # Here `to_format` transposes, if at all, so a second call undoes it.
         return to_format(value, layout, weights_format, 1)
     if layout == "per_head_out":
         return value.reshape(value.shape[0], -1)

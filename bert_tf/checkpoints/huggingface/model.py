@@ -64,7 +64,7 @@ _POOLED = {
 # Kind of model -> the class of transformers that has its heads.
 ARCHITECTURES = {
     "embeddings": "BertModel",
-    "encoder": "BertModel",  # Keep it last: a BertModel is read as this.
+    "encoder": "BertModel",  # After "embeddings", so `kind_of` picks this.
     "pretraining": "BertForPreTraining",
     "masked_lm": "BertForMaskedLM",
     "next_sentence": "BertForNextSentencePrediction",
@@ -79,7 +79,7 @@ _ENCODERS = ("encoder", "embeddings")  # The kinds without a head.
 WITHOUT_POOLER = ("masked_lm", "tagging", "question_answering")
 LABELLED = ("classification", "tagging")  # The kinds with labels in the head.
 
-# Name in transformers -> name here. All tanh forms in transformers equal the
+# Activation in transformers -> here. All tanh forms of GELU there equal the
 # original's up to rounding.
 _HIDDEN_ACTS = {
     "gelu": "gelu_erf",
@@ -93,7 +93,7 @@ _HIDDEN_ACTS = {
     "tanh": "tanh",
     "linear": "linear",
 }
-# Every version of transformers has "gelu_new", so write this tanh form.
+# Write the tanh form as "gelu_new", which every version of transformers has.
 _THEIR_HIDDEN_ACTS = {"gelu": "gelu_new", "gelu_erf": "gelu"}
 _GELUS = {"gelu": "the tanh approximation", "gelu_erf": "the exact (erf) GELU"}
 
@@ -191,7 +191,7 @@ def read_model(
     checkpoint = huggingface_weights.read(path)
     classes = {f"tf{x.lower()}": x for x in ARCHITECTURES.values()}
     if checkpoint.keras_class in classes:
-        # config.json of early versions may name a base class; replace it.
+        # An early config.json may name a base class; the weights' class counts.
         name = classes[checkpoint.keras_class]
         values = values | {"architectures": [name]}
     named_kind, unknown_class = kind_of(values, config_file)
@@ -296,8 +296,8 @@ def _kind(
             f"`architectures` in {CONFIG_FILE}, or allow it with "
             "--allow_missing."
         )
-    # The class decides only for fine-tuned models, as checkpoints of
-    # BertForMaskedLM may have the next-sentence head, too.
+    # A fine-tuned model's class decides its kind. For others the heads decide,
+    # as checkpoints of BertForMaskedLM may have a next-sentence head, too.
     if named in _FINE_TUNED and not absent:
         return named
     return weight_map.kind_of(weights)
@@ -470,7 +470,7 @@ def to_bert_config(
 
 def _refuse_active(values: Mapping[str, Any], source: str) -> None:
     inactive = dict(_INACTIVE)
-    # Embeddings of another width need a projection, which this BERT lacks.
+    # This BERT has no projection, so embeddings must be as wide as layers.
     inactive["embedding_size"] = (values.get("hidden_size", 768),)
     for key, harmless in inactive.items():
         value = values.get(key)
@@ -484,10 +484,10 @@ def _refuse_active(values: Mapping[str, Any], source: str) -> None:
 
 
 def kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
-    """Returns the kind of the class in `architectures`, or the unknown names.
+    """Returns (kind of a class in `architectures`, ""); else (None, its names).
 
     Raises:
-      UserError: If no class is known, and there is no model_type.
+      UserError: If it names no known class, and there is no model_type.
     """
     names = values.get("architectures") or []
     names = names if isinstance(names, list) else [names]

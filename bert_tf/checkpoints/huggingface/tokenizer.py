@@ -135,8 +135,8 @@ def _settings(
     config, rules = parsed.config, parsed.tokenizer.get("normalizer") or {}
     lower_case = rules.get("lowercase")
     strip_accents = rules.get("strip_accents")
-    # As in Hugging Face, tokenizer_config.json comes first for BERT's classes,
-    # and generic classes ignore both keys there.
+    # As in Hugging Face, BERT's classes read both keys in tokenizer_config.json
+    # first, and generic classes ignore both keys in this file.
     is_generic = config.get("tokenizer_class") in _GENERIC_CLASSES
     if not is_generic and {"do_lower_case", "strip_accents"} & set(config):
         strip_accents = config.get("strip_accents")
@@ -219,7 +219,7 @@ def _read_vocabulary(
     for path, token_of in stored.items():
         for row in added:
             index, token = row["id"], row["content"]
-            # A line is empty for a token that no line can hold; fill it in.
+            # An empty line stands for a token that no line can hold: insert it.
             there = token_of[index] = token_of.get(index) or token
             if there != token or not 0 <= index < vocab_size:
                 raise UserError(
@@ -328,7 +328,7 @@ def _added_tokens(
 
 
 def _named_tokens(parsed: _TokenizerFiles) -> dict[str, dict[str, Any]]:
-    """Returns the special tokens in two of the files: content -> its flags."""
+    """Returns the tokens of `config` and `special_tokens`: content -> flags."""
     values: list[Any] = []
     for file in (parsed.config, parsed.special_tokens):
         values += [x for key, x in file.items() if key.endswith("_token")]

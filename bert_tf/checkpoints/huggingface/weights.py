@@ -66,7 +66,7 @@ _INDEX = {
     )
 }
 
-# Names in Keras begin with models' names; drop all before one of these layers.
+# In Keras, names start with models' names: drop all before these layers.
 _KERAS_LAYERS = ("bert", "cls", "classifier", "qa_outputs")
 _KERAS_KERNEL = "/kernel:0"
 

@@ -60,7 +60,7 @@ def find_prefix(path: str) -> str:
         the checkpoint of the latest step.
 
     Raises:
-      UserError: If no checkpoint exists, or several do and a name lacks a step.
+      UserError: If no checkpoint exists, or several do and one has no step.
     """
     if tf.io.gfile.isdir(path):
         return _find_in_directory(path)
@@ -129,8 +129,8 @@ def open_tensors(path: str, object_based: bool = False) -> Tensors:
         2, or else a name-based one.
 
     Raises:
-      UserError: If there is no checkpoint, it is damaged, or of the other
-        kind; also when a damaged tensor is read.
+      UserError: If there is no checkpoint, or it is damaged or of the other
+        kind. Reading a damaged tensor raises this error, too.
     """
     prefix = find_prefix(path)
     if set(prefix) & set("[\\"):
