@@ -94,7 +94,7 @@ class Tally:
         self.sample(dropped)
 
     def sample(self, dropped: Dropped) -> None:
-        """Adds a text to the samples if its priority is low; counts nothing."""
+        """Samples a text if its priority is low; does not count it."""
         reason = self.reasons.setdefault(dropped.reason, Reason())
         data = f"{dropped.id}\0{dropped.text}".encode("utf-8", "surrogatepass")
         priority = hashlib.blake2b(data, digest_size=8).hexdigest()

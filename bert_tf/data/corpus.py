@@ -31,7 +31,7 @@ _MAX_NESTING = 3
 # stretches of up to 20,000 characters, at a space if possible.
 _STRETCH = re.compile(r"(?s).{1,20000}(?:(?<=\s)|\Z)|.{20000}")
 
-# Number of first characters whose hash decides if a document is in a sample.
+# A hash of this many first characters decides if a document is in a sample.
 _HASHED_CHARS = 1 << 16
 
 

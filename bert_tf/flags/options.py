@@ -41,7 +41,6 @@ _HOLDS = {
     "at_most": operator.le,
     "below": operator.lt,
 }
-# Bounds of a flag whose value is a share.
 SHARE = {"at_least": 0, "at_most": 1}
 # The original's default of --max_predictions_per_seq.
 DEFAULT_PREDICTIONS = 20
