@@ -14,8 +14,8 @@ class Chunk:
 
     Attributes:
       path: The input file.
-      start: Where the payload starts, for error messages: a byte of the
-        decompressed file, or for Parquet the number of a row.
+      start: Position of the payload in the decompressed file, in bytes, or in a
+        Parquet file, in rows; used in error messages.
       format: One of the values of --input_format, not "auto".
       payload: The bytes of the lines or pages. For Parquet, (row group, first
         row, stop row), with rows counted from the start of the row group.

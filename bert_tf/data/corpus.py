@@ -74,8 +74,8 @@ def read_numbered_lines(
         the original: a document continues in the next file unless a blank line
         ends it, and every \r is dropped (as by `GFile.readline`).
       may_be_empty: Whether files without text are allowed.
-      sample: Share of the documents to read, chosen by a hash of their text, or
-        of its first 65,536 characters. Skipped documents get no number.
+      sample: Share of the documents to read, chosen by a hash of the start of
+        their text (65,536 characters). Skipped documents get no number.
       on_bytes: Called with the number of bytes read since the last call (of
         compressed files, before decompression), for a progress bar.
 

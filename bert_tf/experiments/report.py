@@ -216,8 +216,8 @@ def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
     - The rows have the same two or more seeds: the error is the deviation of
       the differences by seed, over the square root of the number of seeds.
     - The rows have different seeds, two or more each: Welch's standard error.
-    - A row has one seed: no error, unless both rows are single cells with
-      standard errors, as perplexities on held-out text have. Both errors are
+    - A row has one seed: no error. But if both rows are one cell with its own
+      standard error, as for perplexities on held-out text, the two errors are
       combined as if they were independent, which overestimates the error.
 
     Returns:
