@@ -44,9 +44,10 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 
 RESULTS = "eval_results.txt"
-# These steps read 13 million tokens; 8 million only teach word frequencies.
+# These steps read 13 million tokens. With 8 million tokens, the model learns
+# only how frequent words are.
 TRAIN_STEPS = 1600
-# Held-out records are masked as in the original, so scores are comparable.
+# Masks held-out records as the original does, to compare with other models.
 AS_ORIGINAL = (
     "--masked_lm_prob=0.15 --max_predictions_per_seq=10 --dupe_factor=1"
 )
@@ -77,7 +78,7 @@ class DemoConfig(options.Flags):
 def main(config: DemoConfig) -> None:
     root = config.output_dir
     steps = config.num_train_steps or TRAIN_STEPS
-    # Use a folder per number of steps, or a run would resume a shorter run.
+    # Use a folder per number of steps, or else runs would resume shorter runs.
     pretrained = f"{root}/pretrained_{steps}_steps"
     library = f"{root}/library_{steps}_steps"
 

@@ -22,7 +22,7 @@ from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
-# Flags that change how a model reads text or selects answers, and so its score.
+# Flags that change a model's score: how it reads text and selects answers.
 _READING_FLAGS = (
     "max_seq_length",
     "doc_stride",

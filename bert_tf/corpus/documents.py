@@ -14,8 +14,8 @@ class Chunk:
 
     Attributes:
       path: The input file.
-      start: Where the payload starts, for error messages: a byte of the
-        decompressed file, or for Parquet the number of a row.
+      start: Position of the payload in the decompressed file, in bytes, or in a
+        Parquet file, in rows; used in error messages.
       format: One of the values of --input_format, not "auto".
       payload: The bytes of the lines or pages. For Parquet, (row group, first
         row, stop row), with rows counted from the start of the row group.
@@ -94,7 +94,7 @@ class Tally:
         self.sample(dropped)
 
     def sample(self, dropped: Dropped) -> None:
-        """Adds a text to the samples if its priority is low; counts nothing."""
+        """Samples a text if its priority is low; does not count it."""
         reason = self.reasons.setdefault(dropped.reason, Reason())
         data = f"{dropped.id}\0{dropped.text}".encode("utf-8", "surrogatepass")
         priority = hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -1,6 +1,6 @@
 """Extraction of chunks into parts, for worker processes.
 
-A part is a file with a chunk's documents, fingerprints and counts of drops.
+A part is a file: a chunk's documents, fingerprints and counts of dropped text.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import files
 
-# Increase this if parts change, or a resumed run would reuse outdated parts.
+# Increase this if parts change. Otherwise a resumed run would reuse old parts.
 _VERSION = 4
 # Parts depend on these flags: if one changes, all chunks are extracted again.
 _FLAGS = (
@@ -233,7 +233,7 @@ def _cut(
     work_dir: str,
     element: tuple[int, InputFile],
 ) -> Iterator[tuple[Chunk, str]]:
-    """Yields a file's chunks that have no part; stores all chunks' keys."""
+    """Yields a file's chunks without a part; stores the keys of all chunks."""
     number, file = element
     keys = []
     for chunk in inputs.split(file):

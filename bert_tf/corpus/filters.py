@@ -29,7 +29,7 @@ SHORT_PARAGRAPH = "short paragraph"
 FEW_LETTERS = "few letters"
 SHORT_DOCUMENT = "short document"
 OTHER_LANGUAGE = "other language"
-# Language detection reads this many characters; more would only take longer.
+# Language detection reads only the first characters; more would take longer.
 _LANGUAGE_CHARACTERS = 2000
 
 NGRAM_LENGTH = 13

@@ -17,10 +17,10 @@ from bert_tf.io import paths
 from bert_tf.io import tables
 
 _LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*)=(.+)")
-# Decompressed bytes: size of a chunk, and maximum size of a document.
+# Size of a chunk and maximum size of a document, in decompressed bytes.
 _CHUNK_BYTES = 1 << 22
 _MAX_DOCUMENT_BYTES = 1 << 28
-# Decompressed bytes of a chunk of Parquet rows.
+# Size of a chunk of Parquet rows, in decompressed bytes.
 _ROWS_BYTES = 1 << 26
 _SEPARATORS = {
     "text": (b"\n\n", b"\n\r\n"),
@@ -39,7 +39,7 @@ _XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?$")
 PARQUET_ENDINGS = (".parquet", ".pq")
 _ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": PARQUET_ENDINGS}
-# --input_format=auto rejects these endings; it would read such files as text.
+# Endings that --input_format=auto refuses; else it would read them as text.
 _REFUSED = tuple(
     ".7z .arrow .csv .doc .docx .epub .html .json .pdf .rar .sql .tar "
     ".tfrecord .tgz .tsv .zip".split()
@@ -75,7 +75,7 @@ def find(patterns: str, input_format: str) -> list[InputFile]:
     for pattern in map(str.strip, patterns.split(",")):
         language = ""
         given = _LANGUAGE.fullmatch(pattern)
-        # An existing path such as lg=en/part.txt has no language before the =.
+        # If lg=en/part.txt exists, it is a path without a language.
         if given and not glob.glob(pattern):
             language, pattern = given.groups()
         for path in expand(pattern, "--input_file"):
@@ -115,7 +115,7 @@ def expand(pattern: str, flag: str) -> list[str]:
                 os.path.join(glob.escape(path), "**", f"*{ending}"),
                 recursive=True,
             )
-            # Skip unfinished files, as in the folder _temporary of Spark.
+            # Skip names with _ in front, as Spark's unfinished files have.
             if f"{os.sep}_" not in x.removeprefix(path)
         ]
         if not inside and len(matches) == 1:
@@ -157,8 +157,8 @@ def _format_of(path: str, input_format: str) -> str:
 def fingerprint(path: str) -> str:
     """Returns a hash of a file's size, start and end.
 
-    So a dump of 20 GB takes no time. The hash misses a change in the middle of
-    the file; the keys of the file's parts do change, except for Parquet.
+    Only 2 MB are read, even of 20 GB. A change in the middle of the file keeps
+    the hash; the keys of the file's parts change, except for Parquet.
     """
     digest = hashlib.blake2b(digest_size=16)
     with files.open_binary(path) as file:
@@ -233,7 +233,7 @@ def _cut(
 
 
 def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Cuts pieces where dumps start; yields (contents, starts a dump)."""
+    """Cuts pieces where dumps start; yields (contents, begins a dump)."""
     starts_dump = True
     for piece in pieces:
         # The text of a page never matches, because < is written as &lt; there.
@@ -267,7 +267,7 @@ def _read_utf8(
 def _find_end(
     contents: bytearray, separators: tuple[bytes, ...], searched: int
 ) -> int | None:
-    """Returns the end of a chunk's last separator, or of the next one."""
+    """Returns where the last separator in the first 4 MB ends, or the next."""
     ends = [
         (contents.rfind(x, 0, _CHUNK_BYTES), len(x))
         for x in separators

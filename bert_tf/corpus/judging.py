@@ -29,7 +29,7 @@ DUPLICATE_DOCUMENT = "duplicate document"
 NEAR_DUPLICATE = "near duplicate"
 DUPLICATE_PARAGRAPH = "duplicate paragraph"
 REPEATED_LINE = "line of many documents"
-# Decisions are indices of this tuple; index 0 keeps the text.
+# A decision is an index into this tuple; 0 keeps the text.
 REASONS = (
     "",
     DUPLICATE_DOCUMENT,
@@ -40,14 +40,14 @@ REASONS = (
     filters.SHORT_DOCUMENT,
 )
 _KEPT = 0
-# The sizes of this many documents are summed at once, which bounds memory.
+# Number of documents whose sizes are summed at once, which bounds memory.
 _BLOCK = 1 << 18
 
 # Number of hashes in a partition, and of hashes read at once. It limits memory:
 # sorting a partition takes about 40 bytes per hash.
 _PARTITION = 1 << 22
 
-# Minimum probability to compare two documents at the similarity threshold.
+# Minimum probability that a pair at the similarity threshold is compared.
 _RECALL = 0.95
 # Number of signatures that are read at once: 8 MB.
 _ROWS = 1 << 14
@@ -176,7 +176,7 @@ def count_copies(
     factors = np.divide(
         wanted, totals, out=np.zeros_like(totals), where=totals > 0
     )[languages]
-    # `is_heldout` took the small ids, so mix the others to make them uniform.
+    # Without the held-out ids, which are small, ids are not uniform: mix them.
     chance = _uniform(mix(ids + np.uint64(1)))
     whole = np.floor(factors)
     return (whole + (chance < factors - whole)).astype(np.int64)
@@ -311,9 +311,9 @@ def choose_bands(threshold: float, num_perm: int) -> tuple[int, int]:
 
     A pair at the threshold has an equal band with the probability
     1 - (1 - threshold^rows)^bands. More rows mean fewer comparisons, so the
-    function chooses the most rows with a probability of at least 0.95. In the
-    example, 7 rows give 0.986; 8 rows would give 0.947. datasketch's
-    `MinHashLSH` would choose (9, 13) and miss 60% of the pairs at 0.8.
+    function chooses the most rows with a probability of at least 0.95. With a
+    threshold of 0.8, bands of 7 rows give 0.986, and bands of 8 only 0.947. The
+    `MinHashLSH` of datasketch would choose (9, 13) and miss 60% of the pairs.
 
     >>> choose_bands(0.8, 128)
     (18, 7)

@@ -42,7 +42,7 @@ from bert_tf.io import text_files
 from bert_tf.io import worker_processes
 from bert_tf.io.run_folder import Made
 
-# With fewer held-out documents, the loss is unreliable: log a warning.
+# Warn if fewer documents are held out: their loss would be unreliable.
 _FEW_HELDOUT = 100
 
 
@@ -217,7 +217,7 @@ def _choose(
     """Chooses the documents of the text and of the held-out text.
 
     Returns:
-      Documents to write, by "text" and "heldout"; and shares of languages.
+      The documents of "text" and "heldout", and the shares of languages.
     """
     is_kept = decisions.documents == 0
     orders = {}
@@ -308,8 +308,8 @@ def _write(
     if os.path.exists(path):
         done = text_files.read_json(path)
     done = {x: y for x, y in done.items() if os.path.exists(x)}
-    # Store the list without deleted files. Otherwise, if a kill follows the
-    # writing of a new file, that file would get the counts of the deleted file.
+    # Remove deleted files from the stored list. Otherwise a run that is killed
+    # just after rewriting such a file would leave its old counts in the list.
     files.write_json(path, done)
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(

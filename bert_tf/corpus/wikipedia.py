@@ -54,7 +54,7 @@ _DISAMBIGUATION = re.compile(
     r"täsmennyssivu|täsmennys|egyért|anlam ayrımı|dəqiqləşdirmə|dezambig|"
     r"dezambiguizare|gwahaniaethu|idirdhealú|maana|nyahkekaburan|"
     r"მრავალმნიშვნელოვანი|բազմիմաստություն|"
-    # With arguments, the next template is a link, so match it without them.
+    # The next template is a link if it has arguments, so match it without any.
     r"توضيح(?=\s{0,9}\}\})|صفحة توضيح|ضد ابہام|"
     r"αποσαφήνιση|פירושונים|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
     r"(?:[^{}|\s]{0,9}の)?曖昧さ回避|동음이의(?: 문서)?|동명이인|"
@@ -231,7 +231,7 @@ def _parse(
     if (root.findtext("ns") or namespaces.get(prefix, "0")) != "0":
         reason = OTHER_NAMESPACE
     elif root.find("redirect") is not None or re.match(
-        # \w+ alone would not match vowel signs, as in Hindi and Thai.
+        # Keywords in Hindi and Thai have vowel signs; \w+ would not match them.
         r"\s*#\w[^\s:\[\]]*\s*:?\s*\[\[[^\]\n]+\]\]",
         text,
     ):

@@ -29,8 +29,8 @@ _FILE = re.compile(
     r"midi?|pdf|djvu|stl)",
     re.IGNORECASE,
 )
-# Matches one text in several scripts, -{zh-hans:简体;zh-hant:繁體}-, or with
-# flags, -{flags|text}-. Only the first script is kept.
+# Matches one text in several scripts, as in -{zh-hans:简体;zh-hant:繁體}-; the
+# first script is kept. It also matches a text with flags, -{flags|text}-.
 _VARIANTS = re.compile(r"-\{(?:([^{}|\n]*)\|)?([^{}\n]*)\}-")
 _VARIANT = re.compile(r"\s*(?:[^:;]*=>)?\s*[a-z]{2,3}(?:-[a-z]+)*\s*:")
 # A -{...}- with one of these flags shows no text.

@@ -1,7 +1,7 @@
 """The streaming generator on Apache Beam.
 
-The records equal those of the streaming generator byte for byte, because each
-step calls the same function of `streaming` or `streaming_worker`.
+The records equal the streaming generator's byte for byte, because each step
+calls the same function of `streaming` or `streaming_worker`.
 
 1. Workers read each file in batches of lines and tokenize each batch into a
    file of the work folder.

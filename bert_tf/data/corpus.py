@@ -31,7 +31,7 @@ _MAX_NESTING = 3
 # stretches of up to 20,000 characters, at a space if possible.
 _STRETCH = re.compile(r"(?s).{1,20000}(?:(?<=\s)|\Z)|.{20000}")
 
-# Number of first characters whose hash decides if a document is in a sample.
+# A hash of this many first characters decides if a document is in a sample.
 _HASHED_CHARS = 1 << 16
 
 
@@ -74,8 +74,8 @@ def read_numbered_lines(
         the original: a document continues in the next file unless a blank line
         ends it, and every \r is dropped (as by `GFile.readline`).
       may_be_empty: Whether files without text are allowed.
-      sample: Share of the documents to read, chosen by a hash of their text, or
-        of its first 65,536 characters. Skipped documents get no number.
+      sample: Share of the documents to read, chosen by a hash of the start of
+        their text (65,536 characters). Skipped documents get no number.
       on_bytes: Called with the number of bytes read since the last call (of
         compressed files, before decompression), for a progress bar.
 

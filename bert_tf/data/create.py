@@ -43,8 +43,8 @@ _GENERATORS = {
     "streaming": streaming_generator.generate,
 }
 
-# Above this share of random pairs, warn. One sentence per line gives 54%. One
-# paragraph per line gives 73%: if A fills a sequence, B must be random.
+# Maximum share of random pairs without a warning. One sentence per line gives
+# 54%; one paragraph per line gives 73%, as B is random if A fills a sequence.
 _MOST_RANDOM_NEXT = 0.6
 _NUM_LENGTH_BARS = 32
 
@@ -269,7 +269,7 @@ def _warnings(config: Flags, result: GenerationResult) -> list[str]:
 
 
 def _num_predictions(config: Flags, counts: RecordCounts) -> np.ndarray:
-    """Returns the number of predictions by record length, without a limit."""
+    """Returns the number of predictions by record length if unlimited."""
     lengths = np.arange(len(counts.length_histogram))
     if config.left_to_right:
         return lengths - config.num_special_tokens

@@ -292,7 +292,6 @@ class PretrainingInput:
 
         blocks = records.batch(self._records_per_block)
         blocks = blocks.enumerate(start=first_block).map(permute)
-        # The next block is read while this one is consumed.
         return blocks.prefetch(1)
 
     def _parse(self, serialized: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -50,9 +50,9 @@ def fewest_padding(
 ) -> tuple[int, ...]:
     """Chooses a few batch lengths, for devices that compile each shape.
 
-    The choice is optimal: no other lengths give fewer padding positions if each
-    example is padded to the next length. Examples of lengths 3, 9, 10 and
-    30 give (16, 32) for a maximum of 32 and two lengths: 80 positions in all.
+    The choice is optimal: no other lengths give less padding if each example is
+    padded to the next greater length. Examples of lengths 3, 9, 10 and 30 give
+    (16, 32) for a maximum of 32 and two lengths: 80 positions in all.
 
     Args:
       lengths: <int64>[N], at most `max_seq_length`.
@@ -61,14 +61,14 @@ def fewest_padding(
         multiple of 8.
     """
     choices = np.array(every_multiple(max_seq_length))
-    # Number of examples that fit into each choice.
+    # Number of examples that fit into each length of `choices`.
     counts = np.searchsorted(np.sort(lengths), choices, side="right")
     # cost[j]: positions of all examples up to choices[j], padded to choices[j].
     cost = choices * counts
     last: list[np.ndarray] = []
     for _ in range(min(num_lengths, len(choices)) - 1):
-        # total[j, i]: the cost if choices[i] is the next shorter length than
-        # choices[j]; i = j adds no length.
+        # total[j, i]: cost[j] if the next shorter length is choices[i]; i = j
+        # chooses no further length.
         extra = (counts[:, np.newaxis] - counts) * choices[:, np.newaxis]
         total = np.where(
             np.tri(len(choices), dtype=bool), cost + extra, np.iinfo(int).max

@@ -40,8 +40,8 @@ def token_dtype(vocab_size: int) -> np.dtype:
 class Progress:
     """Counts of the lines read and of the contents of the store.
 
-    `last_document` is the number, in the corpus, of the last sentence's
-    document; -1 for an empty store.
+    `last_document` is the document number of the last sentence, as counted in
+    the corpus; -1 for an empty store.
     """
 
     lines: int = 0
@@ -181,7 +181,7 @@ class TokenStore:
     def span(self, number: int) -> tuple[int, int, int]:
         """Returns a span's document, first sentence, and end (exclusive).
 
-        Span i < num_documents is document i, or the beginning if it is long.
+        Span i < num_documents is document i, or its beginning if it is long.
         The remaining spans of long documents follow. If document 0 of 2 is cut
         in three, the spans 0, 1, 2, 3 are in the documents 0, 1, 0, 0.
         """

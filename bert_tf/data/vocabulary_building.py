@@ -39,7 +39,8 @@ _BATCH_CHARS = 1 << 22
 _BATCHES_PER_WORKER = 2
 # Words tokenized at once for the report, so that memory is bounded.
 _WORDS_PER_CALL = 1 << 16
-# A warning is logged if a larger share of the lines is fragments or unused.
+# A warning is logged if a larger share of the lines of the vocabulary is unused
+# or holds rare fragments of words.
 _MAX_SPARE = 0.1
 # Attributes of `CountedText`; Beam workers write a file for each of them.
 _SIDES = ("learned", "heldout")

@@ -39,7 +39,7 @@ OUT = "{out}"
 CLASSIFICATION, REGRESSION = "classification", "regression"
 MULTIPLE_CHOICE, TAGGING = "multiple_choice", "tagging"
 _SPLITS = ("train", "dev", "test")
-# Increase this number if the files' contents change, or old files are used.
+# Increase this if the files' contents change. Otherwise old files are reused.
 _FORMAT = 1
 # Without a dev file, taggers hold out the last fifth of the training sentences.
 _HELD_OUT = 5
@@ -156,7 +156,8 @@ def _described(name: str, folder: str, path: str) -> Task:
     """Returns the task of a task.json."""
     values = text_files.read_json(path)
     values = values if isinstance(values, dict) else {}
-    # If the kind is unknown, check the other values as for taggers.
+    # If the kind is unknown, check the other values as for taggers, so that one
+    # error lists everything that is wrong.
     kind = KINDS.get(name_of := str(values.get("kind")), KINDS[TAGGING])
     metric = values.get("metric", kind["metrics"][0])
     columns = values.get("columns", {})
@@ -293,7 +294,7 @@ def _read_texts(task: Task, path: str) -> Iterator[dict[str, Any]]:
     table.require(roles.values())
     for each in table.rows:
         row = {role: each.values.get(name) for role, name in roles.items()}
-        if row["label"] is not None:  # The script refuses a missing label.
+        if row["label"] is not None:  # The script refuses None, but not "None".
             row["label"] = str(row["label"])
         if row["label"] not in task.no_label:
             yield row

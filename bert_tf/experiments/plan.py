@@ -42,7 +42,8 @@ _FIRST_SEED = 12345
 # A script, such as "run/pretrain.py", and its flags.
 Command = tuple[str, Mapping[str, Any]]
 Values = dict[str, Any]
-# A variant in tables.json, with its `name`; and `size` if not the base size.
+# The entry of a variant in tables.json, with the keys `name` and, unless the
+# model has the scale's base size, `size`.
 Variant = Values
 
 
@@ -238,7 +239,7 @@ class Plan:
         how = [x for x in own.values() if isinstance(x, str)]
         # In a cell's name, {model-1a2b3c4d} becomes model, without the hash.
         how = [x[1:].partition("-")[0] if x in self.places else x for x in how]
-        # If all predictions are one label, the correlation is 0.
+        # Scores of always predicting the same label: the correlation is then 0.
         majority = {"matthews_correlation": 0.0, "accuracy": task.majority}
         majority, factor = majority.get(task.metric), kind["factor"]
         found = []

@@ -87,7 +87,7 @@ def build(planned: Rows, out_dir: str) -> dict[str, Any]:
         elif not isinstance(cell.get("score"), int | float):
             unreadable.append(f"{name}.json")
         elif name in ids:
-            cell.pop("commands", None)  # The cell's own file has these.
+            cell.pop("commands", None)  # The cell's file keeps the commands.
             finished[name] = {"id": name, **cell}
     # Leave out cells that failed first and succeeded later.
     failed = [x for x in failed if x["id"] in ids - {*finished}]
@@ -216,8 +216,8 @@ def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
     - The rows have the same two or more seeds: the error is the deviation of
       the differences by seed, over the square root of the number of seeds.
     - The rows have different seeds, two or more each: Welch's standard error.
-    - A row has one seed: no error, unless both rows are single cells with
-      standard errors, as perplexities on held-out text have. Both errors are
+    - A row has one seed: no error. But if both rows are one cell with its own
+      standard error, as for perplexities on held-out text, the two errors are
       combined as if they were independent, which overestimates the error.
 
     Returns:
@@ -359,7 +359,7 @@ def _table(table: Values) -> list[str]:
         for column in table["columns"]:
             parts += _column(table, column)
     if paper and all(value["paper"] is None for value in values):
-        # The paper lacks our rows, as for other model sizes: add its own table.
+        # The paper has none of our rows, as with small models: add its table.
         lines = []
         for row in paper["rows"].values():
             numbers = [_number(row["values"].get(x)) for x in paper["columns"]]
@@ -407,7 +407,7 @@ def _column(table: Values, column: Values) -> list[str]:
 
 
 def _spread(value: Values) -> dict[str, str]:
-    """Returns the range of scores, and how many do not beat the majority."""
+    """Returns the range, and how many scores do not beat the majority class."""
     scores = [x["score"] for x in value["scores"]]
     shown = f"{min(scores):.2f}, {max(scores):.2f}" if scores else _NOTHING
     found = {"from, to": shown, "at or below the majority class": _NOTHING}

@@ -84,14 +84,14 @@ def make_plan(config: Flags, folder: str) -> tuple[Plan, list]:
         data.split_corpus([*sums], os.path.join(folder, "data", name), scale)
     plan, built = Plan(scale, folder, name), []
     for experiment, tasks in chosen.items():
-        # "stability" lists numbers of training rows; each number is a task.
+        # For "stability" the scale lists numbers of training rows: a task each.
         limits = scale.get(experiment, {}).get("rows", [None])
         prepared = []
         for rows, task in itertools.product(limits, tasks):
             train, dev = scale["rows"].get(task.kind, (None, None))
             prepared.append(data.prepare(task, folder, rows or train, dev))
         built.append(plans.build(experiment, plan, prepared, config))
-    # Write this last, so that after an error above the corpus may change.
+    # The file forbids another corpus, so write it only if all else succeeded.
     data.write_json(os.path.join(folder, "experiments.json"), identity)
     return plan, built
 

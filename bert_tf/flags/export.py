@@ -18,10 +18,9 @@ HEADS = (
 )
 # How a .tflite file stores weights, and in which precision it multiplies.
 QUANTIZATIONS = ("none", "float16", "dynamic", "full_int8")
-# Quantizations for --litert.
 LITERT_QUANTIZATIONS = QUANTIZATIONS[:3]
-# Choices of the oldest runtime that can run a .tflite file: "current" is the
-# newest one, "2.14" is tflite-runtime 2.14 and tflite-support 0.4.
+# The oldest runtime that must be able to run a .tflite file: "current" is the
+# newest runtime, "2.14" is tflite-runtime 2.14 with tflite-support 0.4.
 COMPATIBILITIES = ("current", "2.14")
 # Default lengths that rows are padded to. Each is at most 1.5 times the length
 # before it, so from 17 tokens on less than a third of a row is padding.

@@ -313,7 +313,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
 
     @property
     def selects_evaluation(self) -> bool:
-        """True if training evaluates on dev, to select one of its steps."""
+        """True if training evaluates on the dev set to select a step."""
         return self.keep_best or self.early_stopping_patience > 0
 
     def trials(self) -> tuple[TrialConfig, ...]:
@@ -374,7 +374,8 @@ class NamedTaskConfig(FinetuneConfig):
                 "Give --train_file, --dev_file or --test_file for your own "
                 "files, or --task_name and --data_dir. Received: none of them.",
             )
-            # Set before flags are stored: a rerun may have --task_name=custom.
+            # Set this before the flags are stored, so that the run also resumes
+            # with an explicit --task_name=custom.
             object.__setattr__(self, "task_name", "custom")
         super().__post_init__()
 

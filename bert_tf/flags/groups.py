@@ -14,7 +14,6 @@ UNPAD_MODES = ("auto", "on", "off")
 # Formats of checkpoints to read or write. `TF_HUB` (SavedModels) is only read.
 FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
 TF_HUB = "tf_hub"
-# Runners of Apache Beam's pipelines.
 RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 OPTIMIZERS = ("bert_adam", "adamw", "lamb")
 # Values of --xla, which compiles a replica's training step.

@@ -41,7 +41,6 @@ _HOLDS = {
     "at_most": operator.le,
     "below": operator.lt,
 }
-# Bounds of a flag whose value is a share.
 SHARE = {"at_least": 0, "at_most": 1}
 # The original's default of --max_predictions_per_seq.
 DEFAULT_PREDICTIONS = 20
@@ -103,8 +102,8 @@ def set_values(config: Any, *names: str) -> dict[str, Any]:
 def for_card(config: Any, **values: Any) -> dict[str, Any]:
     """Returns the flags for a model card: names and values.
 
-    Includes only flags that affect the weights or name an input, and differ
-    from their default. Paths lose their folders, as a card may be published.
+    Includes the flags that differ from their default and affect the weights or
+    name an input. Paths lose their folders, as a card may be published.
 
     Args:
       config: The flags, a dataclass.

@@ -7,7 +7,6 @@ import urllib.parse
 
 from bert_tf.flags import options
 
-# Engines that run the models.
 ENGINES = ("savedmodel", "litert")
 _batching = functools.partial(
     options.batching,
@@ -128,8 +127,8 @@ class ServeAccess(options.Flags):
 class ServeConfig(ServeLimits, ServeAccess):
     """Flags of run/serve.py; flags of TensorFlow Serving keep their names.
 
-    If a batching flag is None, its default applies. Vertex AI's environment
-    variables replace flags that have their default.
+    If a batching flag is None, the default in its help applies. Vertex AI's
+    environment variables replace flags that have their default.
     """
 
     model_base_path: str | None = options.model(

@@ -121,7 +121,7 @@ def choose_words(
     word_of_token = np.cumsum(begins, axis=1)
     num_words = word_of_token[:, -1]
     most_words = int(num_words.max(initial=0))
-    # Column 0 has no word; the last column is a sentinel that is never free.
+    # Column 0 belongs to no word. The last column is never free; it ends runs.
     columns = most_words + 2
     rows, places = np.nonzero(candidates)
     words = word_of_token[rows, places]
@@ -167,13 +167,13 @@ def replace_tokens(
 
     Each token is masked, kept or replaced independently, also within a word.
     Random tokens are drawn from `token_ids`: all tokens of the vocabulary,
-    with special tokens (lines 391-404 and 210 of the original).
+    including special tokens (lines 391-404 and 210 of the original).
     """
     draws = rng.random(tokens.shape)
     random_tokens = token_ids[rng.integers(0, len(token_ids), tokens.shape)]
     kept_below = config.mask_rate + config.same_rate
     if config.random_rate == 0:
-        kept_below = 1.0  # The rounded sum may be less than 1.
+        kept_below = 1.0  # Rounding may make the sum less than 1.
     return np.where(
         draws < config.mask_rate,
         mask_id,

@@ -168,7 +168,7 @@ def _append_all(
 ) -> None:
     """Tokenizes batches in parallel and appends them in order.
 
-    Processes of `pool` split lines into sentences; if None, lines stay.
+    Processes of `pool` split lines into sentences; if None, lines stay whole.
     """
     waiting: collections.deque = collections.deque()
 
@@ -336,8 +336,8 @@ def concatenate_parts(
 ) -> Iterator[None]:
     """Concatenates the parts of a record file, then removes them.
 
-    It yields as long as the next part is in `unfinished`. So the caller appends
-    finished parts early, and little is left to do after the last part.
+    The generator pauses while the next part is in `unfinished`. So finished
+    parts are appended early, and little is left to do after the last part.
     """
     parts = range(number * per_file, (number + 1) * per_file)
     counts = RecordCounts()

@@ -88,10 +88,10 @@ def derive_seed(seed: int, *keys: int | str) -> int:
 def permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
     """Applies a random permutation of 0 .. size-1 to `indices`, <int64>[num].
 
-    A Feistel network permutes the numbers of 2k bits. A result of `size` or
-    more passes through the network again until it is below `size` (cycle
-    walking: Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
-    So no table of all passes is needed. `size` must be below 2^62.
+    A Feistel network permutes the numbers of 2k bits. A result not below `size`
+    is permuted again until it is below (cycle walking: Black and Rogaway,
+    "Ciphers with arbitrary finite domains", 2002). So no table of the
+    permutation is needed. `size` must be below 2^62.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -263,8 +263,8 @@ class InstancePlanner:
     ) -> np.ndarray:
         """Draws sentences of other documents, anywhere in the corpus.
 
-        If ten draws give A's own document, B comes from this document (lines
-        274-289 of the original). Returns starts and stops, <int64>[num, 2].
+        If all ten draws give A's own document, B comes from it (lines 274-289
+        of the original). Returns starts and stops, <int64>[num, 2].
         """
         num_documents = self._store.num_documents
         others = generator.integers(num_documents, size=len(documents))
@@ -390,14 +390,14 @@ def make_records(
       length].
     """
     max_seq_length = plan.config.max_seq_length
-    # Columns in each row: A starts at 1, then the first [SEP], B and its [SEP].
+    # Columns of both [SEP] in each row. [CLS] is in column 0, so A starts at 1.
     first_sep = 1 + instances.a_lengths
     last_sep = first_sep + 1 + instances.b_lengths
     if not plan.config.next_sentence_pairs:
         last_sep = first_sep
     shape = (len(instances), max_seq_length)
     rows = np.arange(0, len(instances) * max_seq_length, max_seq_length)
-    # For A, B, A, B, ...: lengths, and starts in the batch and in the store.
+    # Columns A and B: lengths, starts in the batch, and starts in the store.
     lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
     places = np.stack([rows + 1, rows + first_sep + 1], axis=1)
     starts = np.stack([instances.a_starts, instances.b_starts], axis=1)

@@ -26,7 +26,7 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import files as bert_files
 from bert_tf.io import progress
 
-# Increase this if records change, or a resume would mix old and new records.
+# Increase this if records change; else a resume would mix old and new records.
 _VERSION = 1
 # Paths and parallelism do not change the records, so the hash leaves them out.
 _PLACES = ("input_file", "num_processes", "output_file", "vocab_file")
@@ -257,7 +257,7 @@ def find(record_files: Sequence[str]) -> Manifest | None:
         accents, or lengths, or if a manifest is damaged.
     """
     read_once = functools.cache(read)
-    # Keep one manifest per fingerprint: files of one command share all counts.
+    # Files of one command share one manifest, so combine it only once.
     distinct, entries, without = {}, {}, []
     for path in record_files:
         output_files = filter(None, (_unsharded(path), path))

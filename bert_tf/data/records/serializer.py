@@ -5,8 +5,8 @@ deterministically (keys in sorted order). TensorFlow is not imported, so worker
 processes that only write records start quickly and stay small.
 
 Each varint gets a slot for each byte that it may need. Unused slots are 0, so
-`bytes.translate` deletes them: with two slots, 300 5 is AC 02 05 00 and becomes
-AC 02 05. The varint of 0 would be deleted, too. So zeros at the end of a row
+`bytes.translate` deletes them: in two slots each, 300 and 5 are AC 02 05 00 and
+become AC 02 05. The varint of 0 would be deleted, too. So zeros at a row's end
 are added afterwards, and a batch with other zeros uses a slower mask.
 
 Format: tensorflow/core/example/feature.proto, tensorflow/core/lib/io/
@@ -33,7 +33,7 @@ _CRC_MASK_DELTA = 0xA282EAD8
 _RECORD_LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 
-# Field numbers << 3 | wire type 2 (length-delimited).
+# Tags of fields: field number << 3 | wire type 2 (length-delimited).
 _MAP_ENTRY = b"\x0a"  # Features.feature
 _KEY = b"\x0a"  # Key of a map entry.
 _VALUE = b"\x12"
