@@ -38,7 +38,7 @@ def read(config: Flags) -> TaskFiles | None:
     if config.unlabeled_file:
         stored_task.check_inputs(task, config.unlabeled_file)
     has_score = getattr(task, "problem_type", None) == "regression"
-    # Without label names, labels cannot be checked before the teacher is read.
+    # If task.json has no label names, the labels of rows cannot be checked yet.
     has_labels = getattr(task, "labels", True) or has_score
     return task.load() if has_labels else None
 

@@ -30,7 +30,7 @@ from bert_tf.tasks.task import SoftTargets
 from bert_tf.tasks.task import Task
 from bert_tf.training import losses as label_losses
 
-# Feature <float32>[B]: 1 for rows with a label, else 0; absent if all have one.
+# Feature <float32>[B], absent if all rows have labels: 1 for a label, else 0.
 IS_LABELED = "is_labeled"
 # Key of the teacher's outputs among the features of a step.
 _TEACHER = "teacher"
@@ -270,7 +270,7 @@ def soft_target_losses(
     target = teacher.logits / temperature
     logits = student.logits / temperature
     if teacher.form == "yes_or_no":
-        # Pair each logit x with 0, as sigmoid(x) is the softmax of (x, 0).
+        # Pair each logit x with 0, so that the softmax below gives sigmoid(x).
         target = tf.stack([target, tf.zeros_like(target)], axis=-1)
         logits = tf.stack([logits, tf.zeros_like(logits)], axis=-1)
     log_target = tf.nn.log_softmax(target)

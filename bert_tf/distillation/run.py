@@ -57,7 +57,7 @@ from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 
 _FLAG = "--teacher_dir"
-# Prefix of the teacher's metrics in the results, which also have the student's.
+# Marks the teacher's metrics, as the results also have the student's metrics.
 PREFIX = "teacher_"
 
 # A student tagger is always fine-tuned, even if its teacher is feature-based.
@@ -69,7 +69,7 @@ _FINE_TUNED = {
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _LAYERS = "bert/encoder/"
-# `_project_embeddings` uses the principal components of the first entry.
+# Word embeddings come first: `_project_embeddings` takes their main axes.
 _EMBEDDINGS = (
     "bert/embeddings/word_embeddings",
     "bert/embeddings/position_embeddings",
@@ -295,9 +295,9 @@ def of_student(task: Task, config: Flags) -> Task:
         changes["null_score_diff_threshold"] = None
     if isinstance(task, ClassificationTask):
         changes |= dict.fromkeys(confidence.FIELDS)
-        changes["reject_label"] = task.reject_label  # Dev rows may have it.
+        changes["reject_label"] = task.reject_label  # Dev may have that label.
         changes["calibrates"] = task.may_calibrate(config)
-        # Few-shot teachers normalize vectors; students that do learn slowly.
+        # Few-shot teachers normalize vectors, which slows a student's training.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 
@@ -341,7 +341,7 @@ class MixedFeatures:
         batch = {IS_LABELED: is_labeled.astype(np.float32)}
         for name, value in mine.items():
             other = theirs.get(name, np.zeros([0, *value.shape[1:]]))
-            # Unlabeled rows may have more or fewer choices: make room for both.
+            # Unlabeled rows may have more or fewer choices: take the maximum.
             shape = np.maximum(value.shape[1:], other.shape[1:])
             rows = np.zeros([len(indices), *shape], value.dtype)
             _put(rows, is_labeled, value)
@@ -431,8 +431,7 @@ def _project_embeddings(
     """Returns a student with its teacher's embeddings, projected to its width.
 
     The new axes are principal components of the teacher's word embeddings.
-    Random embeddings would stay random for every word that the training text
-    lacks.
+    Random embeddings of words outside the training text would stay random.
     """
     words = teacher.weights[_EMBEDDINGS[0]]
     # `eigh` sorts ascending, so the last vectors have the largest variance.

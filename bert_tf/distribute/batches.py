@@ -19,7 +19,7 @@ import tensorflow as tf
 from bert_tf import stateless_random
 from bert_tf.features import INPUT_MASK
 
-# Makes dropout's random numbers differ from others drawn with the same seed.
+# The number of dropout's random stream, which no other use of the seed shares.
 _DROPOUT_STREAM = 21
 
 
@@ -105,7 +105,7 @@ def distribute_batches(
         if transform is not None:
             own = own.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
         if not finite:
-            # Otherwise TensorFlow looks for the end before each batch.
+            # Declare it endless, or TensorFlow looks for an end at each batch.
             own = own.apply(
                 tf.data.experimental.assert_cardinality(
                     tf.data.INFINITE_CARDINALITY

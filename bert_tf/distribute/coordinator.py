@@ -117,7 +117,7 @@ class Coordinator:
 
     def _exchange(self, value: Any) -> list[Any]:
         """Returns the JSON values of all workers, on all workers."""
-        # Send each byte as a float32: it is exact, and all devices can sum it.
+        # Send each byte as a float32, which is exact and which all devices sum.
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         lengths = np.zeros(self.num_workers, np.float32)
         lengths[self.index] = own.size
@@ -144,7 +144,7 @@ class Coordinator:
         per_worker = self._strategy.num_replicas_in_sync // self.num_workers
 
         def own_values() -> tf.Tensor:
-            # Only a worker's first replica adds values, so each counts once.
+            # Only a worker's first replica adds values: each must count once.
             context = tf.distribute.get_replica_context()
             replica = tf.convert_to_tensor(context.replica_id_in_sync_group)
             is_first = tf.equal(replica % per_worker, 0)

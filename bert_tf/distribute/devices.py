@@ -22,13 +22,13 @@ from bert_tf.errors import UserError
 from bert_tf.flags.groups import DeviceConfig
 from bert_tf.io import terminal
 
-# Flags that only training uses: without --do_train, these values do nothing.
+# Values of flags that change only training: without --do_train, warn of them.
 _OF_STEPS = {"all_reduce_dtype": "bfloat16", "remat": True, "xla": "on"}
 # Time limit for connecting once all workers are running. Without the limit,
 # TensorFlow would wait an hour for a worker that has just ended.
 _SECONDS_TO_CONNECT = 180
-_BFLOAT16_CAPABILITY = (8, 0)  # Ampere
-_FLOAT16_CAPABILITY = (7, 0)  # Volta
+_BFLOAT16_CAPABILITY = (8, 0)  # Ampere, the first with bfloat16.
+_FLOAT16_CAPABILITY = (7, 0)  # Volta, the first with fast float16.
 
 # The line to log, by whether operations are deterministic.
 _DETERMINISM = {
@@ -87,7 +87,7 @@ class Devices:
     @property
     def fuse(self) -> bool:
         """True if the operations between matrix products are compiled."""
-        # On a TPU the whole step is compiled, so its parts need not be.
+        # On a TPU the whole step is compiled, so do not also compile its parts.
         return self.kind != "TPU" and self.xla != "off"
 
     @contextlib.contextmanager
@@ -408,7 +408,7 @@ def _choose_precision(device_type: str) -> Precision:
     if flags:
         return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
     names = ", ".join(packed_weights.BFLOAT16_FLAGS)
-    # The factor 1.4 was measured with cpu.flags, on a CPU with bfloat16 units.
+    # Measured with the recipe cpu.flags, on a CPU with bfloat16 units.
     longer = "steps take about 1.4 times as long as in bfloat16"
     return Precision("float32", f"the CPU has none of {names}; {longer}")
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from absl import logging
 
-# TensorFlow has no public function that checks the health of workers.
+# No public function checks workers, so use this internal module.
 from tensorflow.python.eager import context
 
 from bert_tf.distribute.cluster import Cluster

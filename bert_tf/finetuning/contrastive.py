@@ -49,7 +49,7 @@ from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.losses import TaskObjective
 
-# Minimum number of pairs in an epoch.
+# Minimum number of pairs in an epoch, so that few texts still give many steps.
 _LEAST_PAIRS = 256
 # Inverse L2 penalty: large, as embeddings of length 1 need large weights.
 _INVERSE_PENALTY = 10.0
@@ -189,9 +189,9 @@ class FewLabels(ObjectiveSource):
 def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
     """Returns pairs of texts with equal labels; uses all texts equally often.
 
-    A round pairs every text with another text of its label. For 8 texts there
-    are 256 / 8 = 32 rounds. With label_ids [0, 0, 1, 1, 1] a round may be
-    [[0, 1], [1, 0], [4, 3], [2, 4], [3, 2]].
+    A round pairs every text with another text of its label. Rounds repeat until
+    there are 256 pairs: 32 rounds for 8 texts. With label_ids [0, 0, 1, 1, 1] a
+    round may be [[0, 1], [1, 0], [4, 3], [2, 4], [3, 2]].
 
     Args:
       label_ids: <int32>[N], at least two texts of each label.
@@ -250,7 +250,7 @@ def out_of_fold_logits(
     """Returns <float64>[N, L]: each text's logits from a head not fitted to it.
 
     Takes the arguments of `fit_head`, with embeddings from before training.
-    Trained embeddings, or a head fitted to a text, would be too confident.
+    Trained embeddings, or a head that saw the text, would be too confident.
     """
     folds = min(_FOLDS, np.bincount(label_ids).min())
     weights = class_weights and np.take(class_weights, label_ids)

@@ -249,7 +249,7 @@ def evaluate_splits(
     Args:
       evaluator: The evaluator of the model.
       task: The reader's task, possibly with a threshold.
-      compare: Returns metrics of a split to report with the model's metrics.
+      compare: Returns further metrics of a split to report: the teacher's.
       output_dir: The folder of results and predictions.
       global_step: The step of the model.
       before: Earlier results, kept for splits that are not evaluated now.
@@ -336,7 +336,8 @@ def write_results(
             end = "" if split == first else split.removeprefix(DEV)
         lines |= {f"{start}{x}{end}": value for x, value in metrics.items()}
     if "loss" in results.get(first, {}):
-        lines["loss"] = results[first]["loss"]  # Twice, as in the original.
+        # The original also writes this loss twice: as eval_loss and as loss.
+        lines["loss"] = results[first]["loss"]
     with training_output.writing("The results", output_dir):
         files.write_json(
             os.path.join(output_dir, RESULTS_FILE),

@@ -30,7 +30,7 @@ from bert_tf.training.preemption import Preemption
 
 # Folder in --output_dir that has the trials' folders, if there are several.
 RUNS_FOLDER = "runs"
-# Start of a key in `identity`; the name of the model's flag follows.
+# In `identity`, this text and the name of a flag form the key of a model.
 _MODEL_OF = "the model of --"
 _REVISION = "the revision of the model"
 
@@ -229,7 +229,7 @@ def prepare(
         ObjectiveSource(reader),
         config.output_dir,
     )
-    if devices.coordinator.num_workers > 1:  # Else skip the slow hashing.
+    if devices.coordinator.num_workers > 1:  # One worker skips slow hashing.
         vocabulary = stored.vocabulary
         devices.coordinator.agree(
             {
@@ -259,7 +259,7 @@ def _hash_model(config: FinetuneConfig, stored: StoredModel) -> dict[str, str]:
             revision = {_REVISION: stored.revision} if stored.revision else {}
             return {_MODEL_OF + name: stored.fingerprint()} | revision
     if not config.bert_config_file:
-        return {}  # The identity has the flags for a new student's shape.
+        return {}  # A new student: `identity` has the flags of its shape.
     described = stored.config.to_json().encode()
     return {
         f"{_MODEL_OF}bert_config_file": hashlib.sha256(described).hexdigest()

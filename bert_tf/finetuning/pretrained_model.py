@@ -258,7 +258,7 @@ def build_model(
     elif keep_head:
         expected = task.to_json()
         if stored.task.get("kind") != task.kind:
-            # The labels may be from this model, so the message must omit them.
+            # The task may have read its labels from this model: leave them out.
             expected |= {"labels": None}
         raise UserError(
             f"The model in {stored.path} is not fine-tuned for this task "

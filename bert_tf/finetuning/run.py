@@ -228,7 +228,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
         if scored and not experiment.config.selects_evaluation:
             final = results[scored[0]]
             trial.write_summaries("eval", final)
-            if evaluations:  # Keep the metrics that all evaluations have.
+            if evaluations:  # Draw only metrics of all evaluations.
                 final = {x: y for x, y in final.items() if x in evaluations[0]}
             evaluations = [*evaluations, {"global_step": trial.step} | final]
         if coordinator.is_chief:

@@ -28,7 +28,7 @@ from bert_tf.training.preemption import Preemption
 
 TRIVIAQA_FOLDER = "triviaqa"
 _CONVERTED_FILE = "train.json"
-# Has the settings of a training. It is written last, when training is done.
+# Written when a training is done, with the settings that a rerun must match.
 _DONE_FILE = "done.json"
 
 # Neutral values for the flags that do not affect the training on TriviaQA.
@@ -103,7 +103,7 @@ def _train_on_triviaqa(
     )
     done_file = os.path.join(folder, _DONE_FILE)
     model_dir = os.path.join(folder, model_directory.MODEL_FOLDER)
-    # A rerun may change paths and devices, but not contents or precision.
+    # New paths or devices keep the result; new contents or precision do not.
     places = fields_affecting(type(config), "place")
     recipe = {
         name: value

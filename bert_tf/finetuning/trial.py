@@ -486,7 +486,7 @@ class FinetuneInput:
         self._plan = length_buckets.training_batches(
             features.lengths, batch_size, seed, num_steps, lengths
         )
-        if most_lengths:  # Pad the same batches to fewer different lengths.
+        if most_lengths:  # Fewer lengths need fewer programs.
             planned = np.array([batch.length for batch in self._plan])
             few = length_buckets.fewest_padding(
                 planned, lengths[-1], most_lengths

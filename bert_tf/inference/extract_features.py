@@ -125,7 +125,7 @@ def _build_tokenizer(config: Flags, stored: StoredModel) -> BertTokenizer:
 def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
     """Parses --layers; negative numbers count from the last layer.
 
-    If a model has fewer layers than the default lists, the default means all.
+    If a model has too few layers for the default value, all layers are taken.
     """
     if text == default and num_layers < len(text.split(",")):
         text = ",".join(text.split(",")[:num_layers])

@@ -66,7 +66,7 @@ def find_masks(
     count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
     most = tf.reduce_max(tf.concat([count, [0]], 0))
     length = tf.shape(is_mask)[1]
-    # `top_k` puts the [MASK]s farthest from the end first; other tokens have 0.
+    # `top_k` puts the leftmost [MASK] first; tokens that are no [MASK] give 0.
     from_end = tf.where(is_mask, length - tf.range(length), 0)
     from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
     is_mask = from_end > 0

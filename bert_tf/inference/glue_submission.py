@@ -48,9 +48,9 @@ _OFFICIAL_ROWS = {
 _MNLI = "mnli"
 # MNLI's model predicts the diagnostic set (gluebenchmark.com/diagnostics).
 _AX = "ax"
-# Needs no model: "we predicted the majority class" (paper, section B.1).
+# Needs no model: "we always predicted the majority class" (paper, B.1).
 _WITHOUT_MODEL = "wnli"
-# Further folder names, besides the task's title and name.
+# Names that a task's data folder may have besides the task's title and name.
 _FOLDERS = {_AX: ("diagnostic",)}
 # A fixed time stamp: equal predictions make equal zip files.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)

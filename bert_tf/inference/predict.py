@@ -333,7 +333,7 @@ def build_predictor(
     unpads = unpadding.choose(
         unpad,
         devices.kind,
-        # Always faster without padding, as predictions compile no steps.
+        # Predictions compile no steps, so leaving out padding is always faster.
         lambda: True,
         reads_padding=task.reads_padding,
     )

@@ -23,7 +23,7 @@ def build_attention_bias(input_mask, left_to_right=False):
     """Returns the bias that masks attention scores; the original's `adder`.
 
     Padding gets -10000 as in the original (modeling.py:705-713), not minus
-    infinity: in a row of padding alone this shifts all scores equally, so every
+    infinity: in a row of only padding this shifts all scores equally, so every
     number stays finite. The mask 1 1 0 gives 0 0 -10000 for every query; left
     to right, the first query gets 0 -10000 -10000.
 

@@ -113,7 +113,7 @@ class Encoder(layers.BertLayer):
         self, hidden_states, attention_bias, dropout_seeds=None, layout=None
     ):
         arguments = {"dropout_seeds": dropout_seeds, "layout": layout}
-        # Seeds are None outside of training, where no activations are kept.
+        # Without seeds this is not training: no backward pass will recompute.
         if self.remat and dropout_seeds is not None:
             return self._rematerialize(
                 hidden_states, attention_bias, arguments
@@ -145,7 +145,7 @@ class Encoder(layers.BertLayer):
         first, *_ = self.encoder_layers
         dropout_ids = [layer.dropout_id for layer in self.encoder_layers]
 
-        # If TensorFlow inlined the calls, it would optimize every layer anew.
+        # If TensorFlow inlined the calls, optimizing all copies would be slow.
         @tf.function(
             autograph=False, experimental_attributes={"_noinline": True}
         )

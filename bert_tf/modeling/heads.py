@@ -21,7 +21,7 @@ from bert_tf.modeling import fused
 from bert_tf.modeling import layers
 
 _FOUR = 4
-# Minimum number of encoder layers by layer combination; 1 for all others.
+# Minimum number of encoder layers by layer combination; 1 if not listed.
 _LEAST_LAYERS = {
     "second_to_last_hidden": 2,
     "weighted_sum_last_four_hidden": _FOUR,
@@ -59,7 +59,7 @@ def take_last_token(sequence, input_mask, for_inference=False):
     Args:
       sequence: <float>[B, S, H].
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
-      for_inference: Whether no gradient is needed, so that `tf.gather` will do.
+      for_inference: Whether no gradient is needed, so `tf.gather` suffices.
 
     Returns:
       <float>[B, H]; the first position of a row that is all padding.

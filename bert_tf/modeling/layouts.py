@@ -35,9 +35,9 @@ TOKEN_INDICES = "token_indices"
 TOKEN_PLACES = "token_places"
 INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
 # Micro-batches of one length should have at most this many values of T, because
-# a program may be compiled for each.
+# each value may need its own compiled program.
 _MAX_ROW_COUNTS = 32
-# In inference, T from _MANY_ROWS on is rounded up to a multiple of _MULTIPLE.
+# In inference, T >= _MANY_ROWS is rounded up to a multiple of _MULTIPLE.
 _MANY_ROWS = 256
 _MULTIPLE = 16
 
@@ -82,7 +82,7 @@ def find_tokens_of_parts(input_mask, part_size, step):
     """Returns the inputs for layouts with the same T in all micro-batches.
 
     T is rounded up. The masks 1 1 0 and 1 0 0, in one micro-batch with `step`
-    1, get 2 rows each: indices 0 1 and 3 2, places 0 1 3 and 2 4 5.
+    1, get 2 rows each: indices 0 1 and 3 2 (padding), places 0 1 3 and 2 4 5.
 
     Args:
       input_mask: <int32>[R, ..., S], 1 for tokens and 0 for padding.
@@ -277,7 +277,7 @@ class Unpadded:
         return tf.gather(flat, self._indices)
 
     def select_positions(self, table):
-        # Broadcast, so the gradient sums [B, S, H] as for padded states.
+        # Broadcast, so the gradient adds up in the order of padded states.
         width = table.shape[-1]
         every = tf.broadcast_to(table, [self._batch, self._length, width])
         return self._gather(
@@ -332,8 +332,8 @@ def _gather_both_ways(rows, there, *, back, zeros=0, zeros_back=0):
       there: <int32>[...], the row of each element of the result.
       back: <int32>[...], for each row an element of the result that holds it.
         Other elements that hold the same row must not have a gradient.
-      zeros: Rows of zeros after the last row, which `there` may name.
-      zeros_back: Zeros after the last element, which `back` may name.
+      zeros: How many rows of zeros follow the last row, for `there` to name.
+      zeros_back: How many zeros follow the last element, for `back` to name.
 
     Returns:
       <float>[..., width].

@@ -86,7 +86,7 @@ def _with_vocab_size(
 ) -> BertConfig:
     """Returns the configuration with the size of the vocabulary.
 
-    Changes only the vocab_size of a recipe, not of a user's own file.
+    Changes only a recipe of this repository, not a user's own file.
 
     Raises:
       UserError: If the user's own configuration has a smaller vocab_size.
@@ -293,7 +293,7 @@ def build_input(
             if name in record_flags
         }
         if rates.pop("random_rate", None) == 0:
-            # mask_rate + same_rate may round below 1: leave no random share.
+            # Rounded rates could sum to less than 1 and leave random tokens.
             rates["same_rate"] = 1 - rates["mask_rate"]
         masking = dataclasses.replace(
             masking,

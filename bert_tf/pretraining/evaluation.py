@@ -48,7 +48,7 @@ def build_evaluation(
     equal weight (Table 6). Records with more predictions thus count more. For a
     left-to-right model it is the perplexity of the next token.
     `masked_lm_perplexity_error` is the standard error, as if batches were
-    independent. Similar text would change the perplexity by about this error.
+    independent. On similar text the perplexity differs by about this error.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
     all its batches count, and the strategy is the current one. With `unpad`

@@ -23,9 +23,9 @@ from bert_tf.text import masking
 
 # Predictions to read: fewer estimate an entropy badly, more take longer.
 _PREDICTIONS = 200_000
-# If loss / frequency line is at least this, the model is on the plateau.
+# On the plateau, loss / frequency line (see the docstring) is at least this.
 _ON_PLATEAU = 0.98
-# The loss is averaged over these steps, as one step's varies by some percent.
+# The loss is averaged over these steps, as single steps vary by some percent.
 _AVERAGED_STEPS = 50
 # A healthy run leaves the plateau after 10 million tokens: wait for twice that.
 _PATIENCE_TOKENS = 20e6
@@ -98,7 +98,7 @@ def frequency_loss(
     Let p be the frequencies of n tokens. With probability `same` p(x), the
     input is x and correct; with probability `random` p(y) / n, the input is x
     but y is correct. So given x, the probability of y is `random` p(y) /
-    (n `same` p(x) + `random`), and x has the rest.
+    (n `same` p(x) + `random`), and the rest is that of x.
 
     The entropy estimated from N draws of k tokens is too small by (k - 1) / 2N
     (Miller 1955, "Note on the bias of information estimates").
@@ -146,7 +146,7 @@ class Watch:
         step: int = 0,
         tokens: int | None = None,
     ) -> None:
-        # A line of 0 means that every token is visible: nothing is learned.
+        # The line is 0 if every token is visible: nothing is learned, so nan.
         self.line = text.frequency_loss or math.nan
         self._config = config
         self._text = text

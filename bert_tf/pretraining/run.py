@@ -176,7 +176,7 @@ class _PretrainingTrainer(Trainer):
             config,
             self._data.bert_config,
             self.devices,
-            # A new phase has another length, so the old size does not fit.
+            # A new phase has another length, so the stored size does not fit.
             0 if self._is_new_phase else metadata.get("micro_batch_size", 0),
         )
         schedule = TrainerConfig(
@@ -600,7 +600,7 @@ def _plan(
     """Splits a step over replicas and micro-batches."""
     batch_size = config.train_batch_size
     num_replicas = devices.strategy.num_replicas_in_sync
-    # A micro-batch has at most the rows of one of the accumulated batches.
+    # Accumulation adds up batches of `batch_size`; a micro-batch fits into one.
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
         most = _TOKENS_AT_ONCE[devices.kind] // config.max_seq_length

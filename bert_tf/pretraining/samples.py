@@ -36,7 +36,7 @@ def choose(dataset: tf.data.Dataset, vocabulary: Vocabulary) -> list[Any]:
         is_masked = batch["masked_lm_weights"] > 0
         rows = masking.restore_ids(batch).numpy()
         for i in np.flatnonzero(rows.max(axis=1) < len(vocabulary)):
-            # Special tokens at both ends of segments stop `_find_window`.
+            # End with special tokens, so that `_find_window` stops in the row.
             ids = [vocabulary.cls_id, *rows[i][1:].tolist(), vocabulary.sep_id]
             tokens = [vocabulary.tokens[x] for x in ids]
             for column in batch["masked_lm_positions"][i][is_masked[i]]:
@@ -95,7 +95,7 @@ def fill_in(
     ids = tf.ragged.constant(rows, tf.int32, ragged_rank=1)
     inputs = packing.pack(ids, None, longest, vocabulary)
     inputs["masked_lm_positions"] = tf.constant(columns)
-    # Call the model in a function: eager calls count as retracing its chains.
+    # Call the model in a graph: if eager, TensorFlow would warn of retracing.
     outputs = tf.function(lambda: model(inputs), autograph=False)()
     probs = tf.nn.softmax(tf.cast(outputs["masked_lm_logits"][:, 0], "float32"))
     probs = masking.without_blank_rows(probs, vocabulary)

@@ -91,7 +91,7 @@ class CheckpointStore:
         logged and the earlier checkpoints stay.
 
         Returns:
-          True if the checkpoint was written or is another worker's to write.
+          True if the checkpoint was written, or if another worker writes it.
         """
         if not self.writable:
             return True

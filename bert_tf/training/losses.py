@@ -28,16 +28,16 @@ from bert_tf.tasks.task import Task
 # (run_pretraining.py:277-280 of the original).
 _NO_WEIGHT = 1e-5
 
-# Features of rows with a coupled loss: the row's equal share of the step's
-# loss, and the gradient of the step's loss by the row's coupled output.
+# Features for losses that read several rows: each row's equal share of the
+# step's loss, and the gradient of that loss by the row's coupled output.
 COUPLED_LOSS = "coupled_loss"
 SLOPES = "slopes"
 
 
 def overwrites_logits() -> bool:
     """Returns whether the masked-LM loss reuses the memory of the logits."""
-    # Accelerators use `compared_cross_entropy`. There it is fused and
-    # deterministic, unlike the kernel of the raw operation.
+    # GPUs and TPUs use `compared_cross_entropy`, which keeps the logits. There
+    # it is fused and deterministic, unlike the kernel that overwrites them.
     return not any(map(tf.config.list_logical_devices, ("GPU", "TPU")))
 
 

@@ -179,7 +179,7 @@ def guarded_update(rule: UpdateRule, jit: bool = True):
       jit: Whether XLA fuses the update into one pass over memory.
     """
 
-    # Weights of many shapes call it: reduce_retracing would drop the shapes.
+    # Weights have many shapes, which reduce_retracing would drop.
     @tf.function(
         jit_compile=jit or None, autograph=False, reduce_retracing=False
     )
@@ -205,7 +205,7 @@ def _shared_update(rule: UpdateRule, dtype: tf.DType):
     """
     gradient, rate = (tf.TensorSpec(shape, dtype) for shape in (None, []))
 
-    # If TensorFlow inlined the calls, it would optimize every call by itself.
+    # If TensorFlow inlined the calls, optimizing all copies would take long.
     @tf.function(
         input_signature=[
             [tf.TensorSpec([], tf.resource)] * 3,

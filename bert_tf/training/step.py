@@ -157,7 +157,7 @@ class TrainingStep:
         self._compilation.check(self._num_devices)
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
-        # After memory ran out: the flags' micro-batch, and the smaller one.
+        # If memory ran out: the flags' micro-batch, and the smaller one in use.
         self._halved: tuple[int, int] | None = None
         self.loss_scale = None
         with strategy.scope():
@@ -323,7 +323,7 @@ class TrainingStep:
                 lambda x: self._strategy.experimental_local_results(x)[0],
                 results,
             )
-            # In float64 sums do not depend on how steps are split into calls.
+            # In float64, sums do not depend on how steps are split into calls.
             sums = {
                 name: total + tf.cast(metrics[name], tf.float64)
                 for name, total in sums.items()
@@ -496,7 +496,7 @@ class TrainingStep:
         is_finite = tf.math.is_finite(metrics["loss"])
         can_continue = apply = is_finite & tf.math.is_finite(norm)
         factor = optimizers.clip_factor(norm, optimizer.global_clipnorm) / scale
-        # True while weights are assigned, so `recover` refuses partial updates.
+        # While this is True, weights may be partly updated: `recover` refuses.
         with tf.control_dependencies([norm]):
             begin = optimizers.assign_on_replica(self._is_updating, True)
         with tf.control_dependencies([begin]):

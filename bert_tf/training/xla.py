@@ -32,8 +32,8 @@ OFF = "off"
 CHAINS = "chains"
 STEP = "step"
 
-# The default maximum of batch lengths with the compiled step: each length gets
-# a program, which takes time to compile.
+# The default maximum number of batch lengths if the step is compiled: each
+# length needs its own program, which takes time to compile.
 _DEFAULT_LENGTHS = 4
 
 # Errors of the compiler and of GPU libraries that the compiler calls.
@@ -223,8 +223,8 @@ class Compilation:
     def wrap_part(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function of a replica, compiled if `updates_together`.
 
-        Without compilation, a GPU spends more time on many operations on few
-        numbers than on few operations on many numbers.
+        Without compilation, a GPU would spend more time on the many small
+        weights than on the few large ones.
         """
         if not self.updates_together:
             return function
