@@ -46,8 +46,8 @@ _HEALTH_PATH = re.compile(
     r"/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?"
 )
 _HEALTH_METHOD = "/tensorflow.serving.ModelService/GetModelStatus"
-# With this policy, the server's page can load files from this server only, and
-# call no other. So HTML in users' texts can neither run scripts nor load files.
+# This policy lets the server's page load files from this server only, and call
+# no other. So HTML in users' texts can neither run scripts nor call elsewhere.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -94,8 +94,8 @@ class AccessMiddleware:
     Browsers let foreign web pages send requests to this server. If a page has
     made its own host name resolve to this machine, `Host` has this name, so the
     request is refused. The headers `Origin` and `Sec-Fetch-Site` reveal other
-    foreign pages. These may only send GET and HEAD, as browsers hide the
-    answers from foreign pages. All responses get the headers of `_HEADERS`.
+    foreign pages. Such a page may only send GET and HEAD, as browsers hide the
+    answers from it. All responses get the headers of `_HEADERS`.
 
     Args:
       hosts: The names that `Host` may have; None for any.
@@ -122,7 +122,7 @@ class AccessMiddleware:
     def _refusal(
         self, scope: types.Scope, headers: datastructures.Headers
     ) -> types.ASGIApp | None:
-        """Returns the response to a refused request; None for any other."""
+        """Returns the response if the request is refused, else None."""
         is_reading = scope["method"] in ("GET", "HEAD")
         hosts = headers.getlist("host")
         if self.hosts is not None and not (
@@ -149,7 +149,7 @@ class AccessMiddleware:
         return responses.JSONResponse(
             {"error": _REFUSAL},
             401,
-            # With this header, browsers ask users of the page for the key.
+            # Makes browsers ask users of the server's page for the key.
             {"WWW-Authenticate": 'Bearer, Basic realm="API key"'},
         )
 

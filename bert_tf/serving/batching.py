@@ -29,15 +29,15 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import Stop
 
-# Maximum characters and numbers in a merged call, about 4,000 tokens. Longer
-# calls are no faster per token, and delay the requests that wait.
+# Maximum size of a merged call, in characters and numbers: about 4,000 tokens.
+# Longer calls are no faster per token, and delay the requests that wait.
 MAX_CALL_SIZE = 1 << 14
 # At most half of the threads run calls above this size, so some stay free.
 PIECE_SIZE = MAX_CALL_SIZE // 4
 # For every 10,000 characters above PIECE_SIZE, a task ranks as if it came a
 # second later. So short tasks run first, but a long task does not wait forever.
 _SIZE_PER_SECOND = 10_000
-# A failed batch is halved. If it has fewer requests than this, each runs alone.
+# A failed batch runs again in halves, or one by one below this many requests.
 _MIN_SPLIT = 4
 
 
@@ -55,7 +55,7 @@ class BatchingOptions:
       num_batch_threads: Number of threads; 0 means one per core.
       allowed_batch_sizes: Numbers of rows that batches are padded to,
         increasing up to `max_batch_size`; empty means any number.
-      has_independent_rows: False keeps all rows of a request in one call.
+      has_independent_rows: If False, all rows of a request are in one call.
     """
 
     max_batch_size: int = 64
@@ -101,7 +101,7 @@ class Task:
       is_piece: True for a part of a split request. The whole request was
         admitted, so its parts ignore the queue's limit. They are never merged.
       on_end: Called in the event loop when the computation has ended, or will
-        not start. A task without `stop` is computed even after it is cancelled.
+        not start. Cancelling a running task without `stop` does not end it.
       stop: Ends the computation when the task is cancelled.
       num_rows: Number of rows; 0 if the request must run alone.
       size: Characters and numbers in the inputs.
@@ -137,8 +137,8 @@ class Task:
     def key(self) -> Hashable:
         """Returns the queue's key: requests with equal keys may be merged."""
         if self.is_piece:
-            # A call pads outputs to its longest row. In a merged call, another
-            # request may have the longest row, so each piece runs alone.
+            # A call pads outputs to its longest row. `pieces` needs the width
+            # of the piece's own rows, so no other request may join the call.
             return *self.signature_key(), id(self)
         shapes = tuple(
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))

@@ -20,7 +20,7 @@ from bert_tf.serving import errors
 
 # Bodies above this size are parsed in a thread, so other requests do not wait.
 LARGE_BYTES = 1 << 17
-# Memory for all large bodies at once, in units of --max_request_bytes.
+# All large bodies together may take this many times --max_request_bytes.
 _MAX_LARGEST_BODIES = 16
 # Memory of an answer's array and JSON text, as a multiple of the array's bytes.
 ANSWER_COPIES = 4
@@ -30,7 +30,7 @@ _CHUNK = 1 << 20
 # Bytes that a Python string takes in memory in addition to its characters.
 _STRING_BYTES = 56
 NO_PROTO = "The message is not a valid proto."
-# Messages below this size have too few fields to fill memory: do not count.
+# Smaller messages have too few fields to fill memory: do not count the fields.
 COUNTED_BYTES = 1 << 14
 # Decoding may turn a packed integer of 1 byte into 8 bytes, so every 8 integers
 # count as a field.
@@ -39,8 +39,8 @@ _FIXED_SIZES = {1: 8, 5: 4}
 _FIELD = descriptor.FieldDescriptor
 # Values of these types do not grow when decoded, so nothing in them is counted.
 _FLAT = (_FIELD.CPPTYPE_STRING, _FIELD.CPPTYPE_FLOAT, _FIELD.CPPTYPE_DOUBLE)
-# All bytes of a varint except the last one. If they are deleted from packed
-# integers, one byte per integer is left.
+# The bytes of a varint before its last byte. Without them, packed integers have
+# one byte each, so the number of bytes is the number of integers.
 _WITHOUT_END = bytes(range(128, 256))
 
 
@@ -140,7 +140,7 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
         contents = file.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise errors.invalid(f"The body is not gzip: {error}") from error
-    # Refuse a second member, as thousands of tiny members would take seconds.
+    # Refuse further members: thousands of tiny members would take seconds.
     if len(contents) <= max_bytes and (not file.eof or file.unused_data):
         raise errors.invalid("The body is not a gzip file of one member.")
     return contents

@@ -116,7 +116,7 @@ def _examples_call(
 ) -> Call:
     """Returns the call for a `Classify` or `Regress` request.
 
-    `build` makes a call for `result`; this function adds `model_spec`.
+    `build` makes a call for the field `result`; `model_spec` is added here.
     """
     signature = _find(
         servable, request.model_spec, "No signature was found with the name: {}"
@@ -333,7 +333,7 @@ def _examples(
     part = getattr(request_input, kind)
     context = b""
     if kind == "example_list_with_context":
-        # Put the context first: in joined protos, the later values win.
+        # Put the context first: values of the example then win over it.
         context = part.context.SerializeToString()
     if not part.examples:
         raise errors.invalid("Input is empty.")
@@ -444,13 +444,13 @@ def _warm_up_with(servable: Servable, record: bytes, path: str) -> None:
 
 
 def parsed_size(request: message.Message) -> int:
-    """Returns the maximum of a request's bytes and its tensors' sizes."""
+    """Returns a request's bytes, or a tensor's number of values if larger."""
     tensors = getattr(request, "inputs", {}).values()
     return max([request.ByteSize(), *(math.prod(_sizes(x)) for x in tensors)])
 
 
 def _sizes(proto: tensor_pb2.TensorProto) -> list[int]:
-    """Returns a tensor's first `_MAX_RANK` sizes, with 1 in place of 0."""
+    """Returns a tensor's dimensions, at most `_MAX_RANK`; 1 in place of 0."""
     return [dim.size or 1 for dim in proto.tensor_shape.dim[:_MAX_RANK]]
 
 

@@ -81,7 +81,7 @@ def grpc_options(limits: Limits) -> dict[str, int]:
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # Clients may send 16 MB until they confirm limits, so limit this time.
+        # Until clients confirm limits, they may send 16 MB: limit the time.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
         # A client that reads no data answers no pings, so gRPC cuts it off.
@@ -91,7 +91,7 @@ def grpc_options(limits: Limits) -> dict[str, int]:
         # With gRPC's default of 1,000, one client could lock out all others.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
-        # The probe would let clients send over 64 kB unread, so it is off.
+        # Off, as the bandwidth probe lets clients send over 64 kB unread.
         "grpc.http2.bdp_probe": 0,
     }
 
@@ -139,7 +139,7 @@ def _answer(status: str, message: str) -> bytes:
 
 @dataclasses.dataclass(eq=False)
 class _Handshake(asyncio.Protocol):
-    """A connection during its TLS handshake, limited to the header's time.
+    """A connection during its TLS handshake of up to `limits.header` seconds.
 
     asyncio's own TLS server would neither count these connections nor limit
     their time to less than a minute.
@@ -260,7 +260,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
-            # Thousands of requests in one read would block the loop.
+            # Thousands of requests in one read would block the event loop.
             message = f"A connection has at most {_MAX_PIPELINED} requests."
             self._refusal = _answer("429 Too Many Requests", message)
             raise errors.OverloadError(message)  # Stops the parser.
@@ -363,7 +363,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def _end(self) -> None:
         self._stop_timer()
         if self.pipeline:
-            # The server pauses reading while it answers, so allow more time.
+            # Reading pauses until earlier requests are answered: wait longer.
             self._limit(self.limits.body)
         else:
             self.transport.abort()

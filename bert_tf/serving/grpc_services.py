@@ -36,18 +36,18 @@ _OPTIONS = (
 )
 _SIGNATURE_DEF = "signature_def"
 _RELOAD = "HandleReloadConfigRequest"
-# Maximum numbers of calls in progress, and of messages that arrive at once. A
-# call takes up to 64 kB of memory, but an arriving message takes all its bytes.
+# Maximum numbers of calls in progress, and of messages that arrive at once: a
+# call buffers up to 64 kB, but an arriving message is buffered as a whole.
 _MAX_CALLS = 1000
 _MAX_ARRIVING = 32
-# Maximum number of unread answers, so that slow clients leave calls to others.
+# Maximum number of answers not yet read; each takes one of the `_MAX_CALLS`.
 _MAX_UNREAD = 500
 # Three copies of an unread answer are in memory: proto, bytes, gRPC's buffer.
 _ANSWER_COPIES = 3
 # Maximum bytes that a field takes in memory in addition to its encoded bytes.
 _FIELD_BYTES = 256
 _T = TypeVar("_T")
-# Maps the task of a call to the task in which grpc waits for the call's end.
+# Task of a call -> grpc's task that waits for the call's end; see `_end_call`.
 _LISTENERS = weakref.WeakKeyDictionary()
 
 
@@ -174,7 +174,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         async def answer(_, context: grpc.aio.ServicerContext):
             with self._service.bodies.room() as reserve:
                 try:
-                    # gRPC itself checks only after clients confirm a limit.
+                    # gRPC's own limit holds only once the client confirms it.
                     limits, subject = self._service.limits, "The metadata"
                     errors.check_limit(
                         header_bytes, limits, "max_header_bytes", subject
@@ -239,7 +239,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         response: message.Message,
         context: grpc.aio.ServicerContext,
     ) -> None:
-        """Limits the time to read an answer; reserves memory for that time."""
+        """Reserves memory until an answer is read, and limits the time."""
         task = asyncio.current_task()
         if len(self._unread) >= _MAX_UNREAD:
             ended = _take_oldest_of_most(self._unread)
@@ -260,7 +260,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             )
             stack.callback(timer.cancel)
             reserved = stack.pop_all()
-            # A callback of `context` would form a cycle that keeps the call.
+            # A callback of `context` would keep the call in memory (a cycle).
             task.add_done_callback(lambda _: reserved.close())
 
 

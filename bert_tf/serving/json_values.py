@@ -63,8 +63,8 @@ def dump(document: Any, has_nan: bool = False) -> bytes:
 
     Args:
       document: The values to write, which may contain NumPy arrays.
-      has_nan: True if the document contains NaN or Infinity, which standard
-        JSON lacks. Such a document must not contain arrays.
+      has_nan: True if the document contains NaN or Infinity, which orjson would
+        write as null. Arrays must then be lists already; see `_writable`.
     """
     if not has_nan:
         try:
@@ -116,7 +116,7 @@ def is_b64(value: Any) -> bool:
 
 
 def type_name(value: Any) -> str:
-    """Returns rapidjson's name for the type of a value."""
+    """Returns rapidjson's name for a value's type, for error messages."""
     if value is None or isinstance(value, bool):
         return str(value).replace("None", "Null")
     if isinstance(value, int | float):

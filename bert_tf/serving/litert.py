@@ -7,7 +7,7 @@ predictions. Clients see the signatures of the version's own saved_model.pb. The
 version's own weights are never read.
 
 Shapes:
-  R: number of rows of a call; may be several axes.
+  R: number of rows of a call, or several axes of rows.
   T: the length that the rows are padded to.
   P: number of masked tokens to predict in each row.
 """
@@ -37,7 +37,7 @@ from bert_tf.serving.servable import Stop
 FOLDER = "litert"
 MODEL_FILE = os.path.join(FOLDER, "model.tflite")
 # Names in the SavedModel in litert/: first its signatures, then their tensors.
-# The inputs of the .tflite model are tensors there, too, with their own names.
+# Inputs of the .tflite model have the same names in both models.
 PACK, PACK_IDS, PACK_EXAMPLES = "pack", "pack_ids", "pack_examples"
 ANSWER, ANSWER_IDS = "answer", "answer_ids"
 EXAMPLES = "examples"
@@ -250,7 +250,7 @@ class LitertEngine(SavedModelEngine):
         ):
             return saved_model.MODEL_FILES[0]
         folder = os.path.join(directory, FOLDER)
-        # A version without the folder is complete, but `load` refuses it.
+        # Without the folder, do not wait for files: `load` raises the error.
         if not files.is_folder(folder):
             return None
         if not files.is_file(os.path.join(directory, MODEL_FILE)):

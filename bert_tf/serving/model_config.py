@@ -254,7 +254,7 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
     if paths.is_remote(directory):
         return frozenset(files.remote_files(directory))
     return frozenset(
-        (path, status.st_size, status.st_ctime_ns)  # So a chmod is a change.
+        (path, status.st_size, status.st_ctime_ns)  # A chmod changes the ctime.
         for path, status in walk(directory)
     )
 
@@ -262,8 +262,8 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
 def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yields the files of a directory with their sizes, times and kinds.
 
-    Follows links, but enters each folder only once. After `_MAX_FOLDERS`, ends
-    with the next folder itself: to follow a link to / would take minutes.
+    Follows links, but enters each folder only once. After `_MAX_FOLDERS`
+    folders, yields the next folder and ends: a link to / would take minutes.
     """
     seen = set()
     for folder, folders, names in os.walk(directory, followlinks=True):

@@ -189,7 +189,7 @@ class ModelManager:
         self._stopping.set()
         models = self._models
         for model in models.values():
-            # A version that still loads must not delay the shutdown for long.
+            # Do not wait long for a version that is still loading.
             seconds = _STOP_SECONDS / len(models)
             if model.refreshing.acquire(timeout=seconds):
                 self._retire_all(model, {})
@@ -291,7 +291,7 @@ class ModelManager:
                     f"Servable not found for request: {selector}"
                 )
             servable = model.versions[number].servable
-            # Retiring a version needs the lock, so this version is not closed.
+            # Under the lock, no other thread can retire and close the version.
             servable.acquire()
             return servable
 
@@ -371,7 +371,7 @@ class ModelManager:
                 return set()
             newest = max(missing)
             if not self._load(model, newest, directories[newest]):
-                # The policy may choose another version instead.
+                # Loading failed: the policy may choose another version.
                 complete.discard(newest)
                 chosen = config.policy.choose(complete)
         return chosen

@@ -1,7 +1,7 @@
 """Splits large requests into pieces, so that other requests run in between.
 
 A request is large if it has more rows or longer inputs than a call may have. A
-row is never split. A separate thread computes pieces above a call's size.
+row is never split, so a separate thread computes pieces above a call's size.
 """
 
 import asyncio
@@ -191,7 +191,7 @@ class PieceScheduler:
 class _Paddings:
     """The values that pad the outputs of a signature, learned from its calls.
 
-    A call pads outputs to its longest row, so pieces have different widths.
+    A call pads outputs to its longest row; joining calls needs more padding.
 
     Attributes:
       rows_are_independent: False after a call that did not return one row for

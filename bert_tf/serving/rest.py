@@ -341,7 +341,7 @@ def _json(body, status: int = 200) -> responses.Response:
 class _LargeAnswer(responses.Response):
     """A JSON answer that is sent in parts, with its memory reserved meanwhile.
 
-    If it was sent at once, a slow client could keep memory without a limit.
+    Sent at once, it could outlive the reservation, as a client may read slowly.
     """
 
     media_type = "application/json"

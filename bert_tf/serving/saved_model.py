@@ -145,8 +145,8 @@ class SavedModel(Servable):
 class _End:
     """Operations that let another thread end a call of a session.
 
-    TensorFlow ends a call if an operation fails. So a call has an assertion on
-    a value from a queue. True comes after the outputs; False ends the call.
+    A call ends if an operation fails, so it asserts a value from a queue. The
+    call adds True after its outputs; another thread adds False to end the call.
     """
 
     def __init__(self, session: tf.compat.v1.Session) -> None:
@@ -201,7 +201,7 @@ class SavedModelEngine(Engine):
             intra_op_parallelism_threads=intra_op_threads,
             inter_op_parallelism_threads=inter_op_threads,
         )
-        # Models share named pools; otherwise each model would start threads.
+        # Models share named pools; otherwise each would start its own threads.
         pools = self._config.session_inter_op_thread_pool
         pools.add(global_name="calls")
         pools.add(global_name="stoppable", num_threads=_NUM_STOPPABLE_THREADS)
@@ -216,7 +216,7 @@ class SavedModelEngine(Engine):
         ):
             return MODEL_FILES[0]
         variables = os.path.join(directory, "variables")
-        # The folder is empty if a complete model has no variables.
+        # A complete model without variables may have an empty folder.
         if files.is_folder(variables) and files.names_in(variables):
             index = os.path.join(variables, "variables.index")
             if not files.is_file(index):

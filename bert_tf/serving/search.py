@@ -37,7 +37,7 @@ from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 _PAGE = os.path.join(os.path.dirname(__file__), "page", "search.html")
 _TEXTS_PER_CALL = 64
 _COUNT, _MAX_COUNT = 10, 1000
-# In a .txt file with a longer line, each line is a text, not each paragraph.
+# Each paragraph of a .txt file is a text if no line is longer, else each line.
 _WRAPPED = 100
 # If a cached and a new embedding have a smaller cosine, the model has changed.
 _SAME = 0.9999
@@ -111,8 +111,8 @@ class Search:
         name = f"{digest.hexdigest()}.npy"
         cache = os.path.join(paths.cache_dir(), "searched", name)
         stored = np.load(cache) if os.path.exists(cache) else np.empty((0, 0))
-        # Only the first call's texts are compared with the cache. Take the
-        # longest: a change of the model's maximum length changes only these.
+        # Only the texts of the first call are compared with the cache. Take the
+        # longest: only these differ if the model's maximum length has changed.
         order = np.argsort([-len(x) for x in texts], kind="stable")
         rows = {}
         with progress.bar(len(texts), "embedding", "text") as bar:

@@ -42,7 +42,7 @@ _MAX_CALL_BYTES = 64 << 20
 # Estimates for outputs: the size of a variable dimension; bytes of a string.
 _LONG_ROW = 512
 _STRING_BYTES = 64
-# Bytes of words and spaces. Any other byte is a token, so it counts as 4 bytes.
+# Bytes of words, about 4 per token, and spaces. Any other byte is one token.
 _LETTERS = bytes(
     x for x in range(256) if x <= 32 or x > 127 or chr(x).isalnum()
 )

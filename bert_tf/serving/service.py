@@ -313,7 +313,7 @@ def count_rows(value: np.ndarray) -> int:
 def long_rows(
     inputs: Mapping[str, np.ndarray], num_bytes: int
 ) -> Iterator[bytes]:
-    """Yields texts of rows above `num_bytes`, or their Examples' strings."""
+    """Yields rows above `num_bytes`: their texts or Examples' texts, joined."""
     columns = [
         x.reshape(len(x), math.prod(x.shape[1:]))
         for x in map(np.atleast_1d, inputs.values())
