@@ -24,7 +24,7 @@ OUTSIDE = -1
 
 _NUM_BINS = 15
 _MAX_TEMPERATURE = 20.0
-# Below this log loss all answers are right, so no temperature is the best.
+# Below this log loss all answers are right, so the loss has no minimum.
 _NO_LOSS = 1e-5
 
 
@@ -33,7 +33,7 @@ def fit_temperature(
 ) -> float:
     """Returns the temperature with the least log loss.
 
-    It is 1.0 if no temperature is best, for instance if all answers are right.
+    It is 1.0 if the loss has no minimum, for instance if all answers are right.
 
     Args:
       predict: Maps a temperature to the probabilities <float>[M, L] of texts
@@ -100,9 +100,9 @@ def fit_rejection(
 ) -> float:
     """Returns the lowest threshold at which answers reach a precision.
 
-    At least 1 / (1 - precision) answers must reach the threshold, 20 for 0.95,
-    so that one of them may be wrong. If no threshold has the precision, the
-    threshold with the highest precision is returned, and a warning is logged.
+    At precision 0.95, at least 1 / (1 - 0.95) = 20 answers must reach the
+    threshold, so that one of them may be wrong. If no threshold has the
+    precision, returns the threshold with the highest one, and logs a warning.
 
     Args:
       confidences: <float>[M], the probability of the most probable label.

@@ -31,7 +31,7 @@ from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
 _FOLDER = "split"
-# In these formats a row is not a line, so the parts are written as .jsonl.
+# In these formats a row is not a line, so train and dev are written as .jsonl.
 _NO_LINES = (".json", ".parquet")
 
 
@@ -85,7 +85,7 @@ def choose(
 def split(task: TaskFiles, config: Flags) -> Any:
     """Returns the task with --train_file split in two, if requested.
 
-    Nothing is written yet: `write` writes the parts to the paths of the result.
+    Nothing is written yet: `write` later writes the files of the task.
 
     Raises:
       UserError: If the file is invalid, or cannot be split.
@@ -93,7 +93,7 @@ def split(task: TaskFiles, config: Flags) -> Any:
     path, fraction = config.train_file, config.dev_fraction
     if fraction is None or not (config.do_train or config.do_eval):
         return task
-    # Load both splits: SQuAD leaves out some questions of the training split.
+    # Read the file as both splits: SQuAD drops questions only from training.
     splits = (TRAIN, DEV) if config.do_train else (DEV,)
     whole = dataclasses.replace(task, files=dict.fromkeys(splits, path)).load()
     keys = whole.split_keys(whole.data[DEV].examples)

@@ -65,7 +65,7 @@ def _correlation(
     label_ids: np.ndarray,
     predictions: np.ndarray,
 ) -> float:
-    # A constant has no correlation. Return 0, as for Matthews' coefficient.
+    # The correlation with a constant is undefined (0 / 0), so return 0.
     if np.ptp(label_ids) == 0 or np.ptp(predictions) == 0:
         return 0.0
     return compute(

@@ -198,7 +198,7 @@ def pack_tokens(
 ) -> PackedRows:
     """Packs tokens, one or two ragged <int32>[n, None], into rows.
 
-    `segments` has, for each row, the spans of `tokens` to pack.
+    `segments` has the spans of `tokens` to pack into each row.
     """
     special = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id)
     values = [one.flat_values.numpy() for one in tokens]

@@ -45,7 +45,7 @@ class Computed:
     """Model outputs and the mean loss of a set of rows.
 
     Attributes:
-      outputs: Name to N arrays, one per row. An axis of positions has the
+      outputs: By name: N arrays, one per row. An axis of positions has the
         length of the row's batch, so it may be longer than the row.
       loss: The weighted mean of `Task.losses` over all rows; None if there are
         no labels or all weights are 0.
@@ -105,7 +105,7 @@ class OutputComputer:
         self._strategy = strategy or tf.distribute.get_strategy()
         self._replicas = self._strategy.num_replicas_in_sync
         self._batch_size = self._round_up(batch_size)
-        # TPUs need static shapes, so each shape has its own program.
+        # TPUs need static shapes, so a program is compiled for each shape.
         self._is_static = isinstance(self._strategy, tf.distribute.TPUStrategy)
         self._functions: dict[tuple, Callable] = {}
 
@@ -221,8 +221,8 @@ class OutputComputer:
     def _find_tokens(self, input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
         if self._model.for_inference:
             return layouts.find_tokens(input_mask, for_inference=True)
-        # A training model compiles its layers for each number of token rows.
-        # Round it up to a multiple of `step`, so that few numbers occur.
+        # Layers of a model for training are compiled anew for each number of
+        # token rows, so round the number up to a multiple of `step`.
         batch, *choices, _ = shape_of(input_mask)
         step = layouts.row_step([*choices, self._task.max_seq_length])
         return layouts.find_tokens_of_parts(input_mask, batch, step)

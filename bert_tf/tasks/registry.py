@@ -13,7 +13,7 @@ from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Task
 
-# Maps a task's variant, or its kind of head if it has none, to its class.
+# The classes of tasks by variant, or by kind of head if there is no variant.
 TASKS: Mapping[str, type[Task]] = {
     task.variant or task.kind: task
     for task in (

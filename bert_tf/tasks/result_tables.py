@@ -34,7 +34,7 @@ def write_confusion_matrix(
     reports.write_confusion_matrix(
         f"{path}.png", names, counts, accuracy_line(counts), note
     )
-    # `confusion_matrix_text` itself numbers the labels of small matrices.
+    # Add the picture's numbers, except where `confusion_matrix_text` adds them.
     if note and len(labels) > _MAX_COLUMNS:
         labels = _with_numbers(labels)
     files.write_text(f"{path}.txt", confusion_matrix_text(labels, counts))
@@ -197,7 +197,7 @@ def score_scatter_text(
       predictions: <float32>[N].
     """
     edges = np.linspace(references.min(), references.max(), _NUM_RANGES + 1)
-    # The greatest score is the last edge, so it is clipped to the last range.
+    # The greatest score is the end of the last range: clip it into this range.
     ranges = np.clip(
         np.searchsorted(edges, references, side="right") - 1, 0, _NUM_RANGES - 1
     )

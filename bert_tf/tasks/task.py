@@ -91,8 +91,8 @@ class Task(TaskFiles):
       max_seq_length: The maximum number of tokens in a row.
     """
 
-    # The output that a row's loss reads from all rows of the step, so the step
-    # computes it first. None if a row's loss reads only its own outputs.
+    # The name of the output that a row's loss reads from all rows of the step;
+    # the step computes it first. None if a loss reads only its row's outputs.
     coupled: ClassVar[str | None] = None
 
     max_seq_length: int = 128
@@ -355,8 +355,8 @@ class Task(TaskFiles):
         """Returns the task of a model directory.
 
         Args:
-          values: The contents of task.json; only labels if another program
-            trained the model.
+          values: The contents of task.json, which has only labels if another
+            program trained the model.
         """
 
 
@@ -365,7 +365,7 @@ def warn_of_settings(
 ) -> None:
     """Logs a warning for each flag that differs from the model's training.
 
-    `stored_task` has the values in task.json, `used` the current ones, by flag.
+    `stored_task` has the values in task.json, `used` has the current ones.
     """
     for name, value in used.items():
         stored = stored_task.get(name, value)

@@ -48,7 +48,7 @@ class SplitKey(NamedTuple):
     """The text and labels of an example, by which `dev_split` splits.
 
     Attributes:
-      text: The text, or several as JSON values. Equal texts are in one part.
+      text: The text, or several as JSON values. Equal texts stay in one part.
       labels: The labels, or (). Both parts get texts of each label.
     """
 

@@ -109,8 +109,8 @@ def read_examples(
     Args:
       path: A file that `tables.read_table` reads.
       columns: The columns to read.
-      problem_type: "single_label"; "multi_label": labels in a JSON list or
-        joined by a separator, possibly none; or "regression": a number.
+      problem_type: "single_label", "regression" (a number) or "multi_label":
+        any number of labels, in a JSON list or joined by a separator.
       labels: The labels of the training data; None if the file has the training
         data.
       may_lack_labels: Whether all rows may lack a label, as in a test file.
@@ -145,7 +145,7 @@ def read_examples(
         examples.append(make_example(path, row, texts, label))
     is_empty = all(example.label == () for example in examples)
     if may_lack_labels and is_empty and len(columns.labels) == 1:
-        # If no row has a label, the labels are unknown, so None replaces ().
+        # If all rows have (), no labels, the labels are unknown: return None.
         examples = [dataclasses.replace(e, label=None) for e in examples]
     check_all_or_none(examples)
     return examples
@@ -305,9 +305,9 @@ def read_texts(
 ) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
-    Reads the first of `choices` with all its columns in the file. With
-    `keep_empty`, yields empty texts, too. Otherwise an empty text is an error;
-    its message ends with `or_else`.
+    A choice fits if the file has all its columns; the first that fits is read.
+    With `keep_empty`, yields empty texts, too. Otherwise an empty text is an
+    error; the message ends with `or_else`.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column. Also if a
@@ -317,7 +317,7 @@ def read_texts(
     table = tables.read_table(path)
     columns = next(
         (c for c in choices if set(c.texts) <= set(table.columns)),
-        # Without a match, the error names the choice with the fewest columns.
+        # If none matches, report the choice with the fewest columns as missing.
         min(choices, key=lambda columns: len(columns.texts)),
     )
     texts = text_columns(table, columns)
@@ -456,7 +456,7 @@ def read_official(
 
     Leaves out rows if annotators did not agree on a label ("-") or the number
     of columns is wrong. Rows with an empty text are kept, as in the original.
-    Logs how many rows of each kind there are.
+    Logs how many rows are left out, and how many have an empty text.
 
     XNLI's dev and test are read only in `language`. Test files may lack labels.
 
@@ -525,7 +525,7 @@ def _official_examples(
             and row.values.get("language", language) != language
         ):
             continue
-        # Rows of .jsonl files may name the label differently: search each row.
+        # In .jsonl files, the label's name may vary by row, so search each row.
         value = next(
             (row.values[x] for x in task.label_columns if x in row.values), None
         )

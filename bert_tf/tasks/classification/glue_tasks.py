@@ -18,7 +18,7 @@ _BINARY = ("0", "1")
 # Label ids follow the original's order (run_classifier.py:225-227, 288-290).
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-# Maps the numbers that some files have in place of labels to the labels.
+# Some files have numbers in place of labels. These map a number to its label.
 _NUMBERED_NLI = {"0": "entailment", "1": "neutral", "2": "contradiction"}
 _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
 
@@ -28,7 +28,7 @@ class GlueTask(OfficialFiles):
     """A task with official files; its title is also the name of its folder.
 
     Attributes, in addition to the attributes of `OfficialFiles`:
-      texts: The columns of the text or pair, in each edition of the files.
+      texts: The columns of the text or pair, for each edition of the files.
       labels: The labels in the order of their ids; None for regression.
       metrics: Names in `metrics.METRICS`. The first, which the paper reports,
         selects the best model.
@@ -176,7 +176,7 @@ TASKS: Mapping[str, GlueTask] = {
         _glue(
             "WNLI",
         ),
-        # GLUE's diagnostic set is only a test set, for models trained on MNLI.
+        # GLUE's diagnostic set has no training data: models of MNLI predict it.
         _glue(
             "AX",
             texts=(*_SENTENCES, *_PREMISE),
@@ -188,7 +188,7 @@ TASKS: Mapping[str, GlueTask] = {
             label_columns=("Label", "label"),
             aliases=_NUMBERED_NLI,
         ),
-        # The training files are translations: --language replaces {language}.
+        # Each language has a training file: --language replaces {language}.
         GlueTask(
             title="XNLI",
             texts=(*_SENTENCES, ("premise", "hypo"), *_PREMISE),
@@ -211,8 +211,8 @@ TASKS: Mapping[str, GlueTask] = {
             stems=_usual_stems("snli_1.0_"),
             labels=_NLI,
             aliases=_NUMBERED_NLI,
-            # The header of GLUE's train.tsv names one annotator's label. Rows
-            # with five annotators' labels are longer and have these columns.
+            # The header of GLUE's train.tsv has one annotator's column. Rows
+            # of five annotators are longer. These are the columns of such rows.
             columns_of_longer_rows=(
                 "index",
                 "captionID",

@@ -18,7 +18,7 @@ from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 
 ProblemType = Literal["single_label", "multi_label", "regression"]
-# By problem type: a name, several names (multi_label) or a number (regression).
+# A name, several names (multi_label) or a number (regression).
 Label = str | tuple[str, ...] | float
 
 # The value of --class_weights that gives all labels the same total weight.
@@ -26,7 +26,7 @@ BALANCED = "balanced"
 # Matches label:weight for any label, so that an error can quote a bad pair.
 _ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
 _MAX_LABELS_SHOWN = 10
-# Values in the column of one label: the text lacks the label, or has it.
+# In a column of one label: values for texts without and with this label.
 _FALSE, _TRUE = ("0", "false", "0.0"), ("1", "true", "1.0")
 
 
@@ -80,7 +80,7 @@ def read_label(
 
     Args:
       where: The row's place, for messages.
-      values: The row, column to value.
+      values: The row's values by column.
       columns: The column of the label, or one column for each label.
       problem_type: The problem type.
       separator: The separator of several names in one column.
@@ -144,7 +144,8 @@ def parse_label(
     if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
-    # Floats or repeats cannot be indices, so `value` has a wrong length.
+    # 0 and 1 may also be label indices, but not if they are floats or repeated.
+    # `value` then has a 0 or 1 for each label, but in the wrong number.
     is_vector = any(isinstance(x, float | np.floating) for x in value)
     if all(is_flag) and (is_vector or len({*value}) < len(value)):
         raise UserError(

@@ -56,7 +56,7 @@ def convert_examples_to_features(
     """Tokenizes, truncates and packs examples as the original does.
 
     Source: convert_single_example (run_classifier.py:377-453 of the original).
-    `PackedRows.batch` adds padding. Each window gets the label of its example.
+    `PackedRows.batch` adds padding. Each window of a text gets its label.
 
     Args:
       examples: The examples. Either all have a label or none has.
@@ -378,7 +378,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         """Returns the probabilities of answers, and whether they are correct.
 
         A text's answer is its most probable label. In multi-label tasks each
-        label is an answer: probability 0.2 means "no" with probability 0.8.
+        label has an answer, as "no" with 0.8 if its probability is 0.2.
         """
         values = np.stack(predictions)
         if self.problem_type == "single_label":

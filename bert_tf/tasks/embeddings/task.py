@@ -34,7 +34,7 @@ from bert_tf.tasks.task_files import TRAIN
 from bert_tf.text.tokenizer import BertTokenizer
 
 EMBEDDING = "embedding"
-# The factor of cosines before the softmax, as in sentence-transformers.
+# Multiplies cosines before the softmax, as in sentence-transformers.
 _SCALE = 20.0
 TEXT_IDS = "text_ids"
 SCORES = "scores"
@@ -287,8 +287,8 @@ def score_retrieval(
     """Returns the nDCG and the mean reciprocal rank of the first 10 texts.
 
     Each distinct anchor searches all distinct positives and negatives. Its
-    positives are relevant. The anchor's own text is left out unless it is
-    relevant. A single relevant text at rank 2 gives nDCG 0.63 and 0.5.
+    positives are relevant. Its own text is left out unless it is relevant. A
+    single relevant text at rank 2 gives nDCG 0.63 and reciprocal rank 0.5.
 
     Args:
       groups: Anchor, positive and maybe negative of each example.

@@ -20,7 +20,7 @@ from bert_tf.tasks.task_files import OfficialFiles
 from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
-# Matches "2", and "2.0" from programs that read columns as floats.
+# Matches an index: "2", or "2.0" if a program has read the column as floats.
 _INDEX = re.compile(r"[0-9]+(\.0+)?")
 # Test sets have these values for secret labels, so the label is unknown.
 _HIDDEN = ("", "-1")
@@ -141,8 +141,8 @@ def read_examples(
 
     If the correct choice is always in the same column, the choices of each row
     are shuffled, depending on the row's line alone. A model scores each choice
-    independently, so the order does not change what it learns. Without
-    shuffling, equal scores could seem perfect, as the first choice then wins.
+    independently, so the order does not change what it learns. Unshuffled, a
+    model with equal scores could seem perfect, as the first choice wins ties.
 
     Args:
       path: A file that `tables.read_table` reads.

@@ -60,12 +60,11 @@ class MultipleChoiceFeatures(PackedRows):
     def inputs(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Returns inputs [B, C, T].
 
-        Missing choices are all padding: their `input_mask` is 0 everywhere,
-        also at [CLS].
+        Missing choices are all padding: `input_mask` is 0 also at [CLS].
         """
         first = self.example_splits[indices][:, np.newaxis]
         count = self.example_splits[indices + 1][:, np.newaxis] - first
-        # Use the same C in all batches, so that shapes can be static.
+        # Give all batches the same number of choices, so shapes can be static.
         position = np.arange(np.diff(self.example_splits).max())
         is_there = position < count  # [B, C]
         inputs = {}
@@ -211,11 +210,11 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         """
         logits = outputs[_LOGITS]
         if is_there is not None:
-            # If a row lacks all choices, mask none, so that the logits count.
+            # If a row lacks all choices, mask none, or else all are equal.
             is_there |= ~tf.reduce_any(is_there, -1, keepdims=True)
             logits = tf.where(is_there, logits, logits.dtype.min)
         probs = tf.nn.softmax(logits)
-        # An empty batch may have C = 0, but argmax needs at least one choice.
+        # An empty batch may have no choices, but argmax needs at least one.
         missing = tf.cast(tf.shape(probs)[1] == 0, tf.int32)
         padded = tf.pad(probs, [[0, 0], [0, missing]])
         return {
@@ -299,7 +298,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         self, example: MultipleChoiceExample, label: Any
     ) -> MultipleChoiceExample:
         """Returns the example with the index of its correct choice."""
-        # `label` is an index or a name. Choices in a list are named by index.
+        # `label` is an index or a name; a list of choices has indices as names.
         name = label_values.parse_label(label, example.names, "single_label")
         return dataclasses.replace(example, label=example.names.index(name))
 
@@ -326,5 +325,5 @@ def _mask_missing(
     masked: float,
 ) -> tf.Tensor:
     """Returns the logits <float32>[B, C], `masked` for missing choices."""
-    is_choice = batch[INPUT_MASK.name][:, :, 0] > 0  # [B, C], at [CLS].
+    is_choice = batch[INPUT_MASK.name][:, :, 0] > 0  # [B, C]: mask of [CLS].
     return tf.where(is_choice, outputs[_LOGITS], masked)

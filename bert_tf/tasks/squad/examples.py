@@ -24,9 +24,9 @@ from bert_tf.tasks.task_files import TaskFiles
 # Words are separated as in run_squad.py:232-235 of the original.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 # Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
-# spaces, so a "word" in them is a passage or a name. A word is a passage if it
-# is longer than _LONGEST_NAME, or if such characters are at least
-# _UNSPACED_SHARE of the paragraph (in SQuAD at most 5%); else it is a name.
+# spaces, so a "word" in them may be a whole passage. It counts as one if it is
+# longer than _LONGEST_NAME, or if at least _UNSPACED_SHARE of the paragraph is
+# in these scripts (in SQuAD at most 5%). Otherwise it counts as a name.
 _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"

@@ -88,7 +88,7 @@ def convert_examples_to_features(
     Source: run_squad.py:309-547 of the original.
 
     Args:
-      examples: Any number; at most a few thousand are in memory.
+      examples: Any number of examples; at most a few thousand are in memory.
       tokenizer: The tokenizer.
       max_seq_length: The maximum number of tokens in a window, special tokens
         included.
@@ -211,7 +211,7 @@ class _Document:
     Attributes:
       ids: <int32>[n].
       word_indices: The index of each token's word, <int32>[n].
-      first_tokens: <int>[words + 1], the first token of each word, then n.
+      first_tokens: <int>[words + 1], index of each word's first token, then n.
     """
 
     def __init__(self, example: SquadExample, tokens: _Tokens) -> None:

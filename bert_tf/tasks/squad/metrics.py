@@ -32,18 +32,18 @@ def evaluate(
 
     Args:
       examples: The questions with their reference answers.
-      answers: Question id to answer, "" for none. A question of 1.1 that is
-        missing counts as wrong. 2.0 needs all questions, because the official
+      answers: Maps question ids to answers, "" for none. In 1.1, a missing
+        question counts as wrong. 2.0 needs all questions, because the official
         evaluator would ignore missing ones.
       version_2_with_negative: Whether some questions have no answer.
 
     Returns:
       For SQuAD 1.1 `exact_match` and `f1`. For 2.0 `exact`, `f1` and `total`,
-      also for questions with (`HasAns_...`) and without answer (`NoAns_...`).
+      also of questions with an answer (`HasAns_...`) and without (`NoAns_...`).
 
     Raises:
-      UserError: If a question has no reference answers. For 1.1 also if their
-        list is empty, for 2.0 also if a question is missing in `answers`.
+      UserError: If the file has no list of answers for a question. For 1.1 also
+        if it is empty, for 2.0 also if a question is missing in `answers`.
     """
     for example in examples:
         _check(example, version_2_with_negative)
@@ -122,7 +122,7 @@ def find_best_threshold(
         best = prediction.best_non_null
         if_answered.append(_score(example, best.text if best else "")[1])
         if_not.append(_score(example, "")[1])
-    # A threshold answers all questions with odds up to it: add up their gains.
+    # Questions with odds up to the threshold are answered: add up their gains.
     order = np.argsort(null_odds, kind="stable")
     odds = np.array(null_odds)[order]
     unanswered = _PERCENT * np.array(if_not)

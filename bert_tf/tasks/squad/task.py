@@ -261,7 +261,7 @@ class SquadTask(SquadFiles, task.Task):
         """Writes predictions.json and the original's other files.
 
         The original predicts a single file, so only the first predicted split
-        has the original's file names; later splits prefix their names.
+        has the original's file names; other names begin with their split.
         """
         del examples  # The predictions have their questions' ids.
         if self.version_2_with_negative:

@@ -44,7 +44,7 @@ class TaggingFeatures(PackedRows):
         without labels.
       word_rows: <int32>[W], the window in which a word has the most context,
         -1 if the word is in no window.
-      word_positions: <int32>[W], the word's first position in this window.
+      word_positions: <int32>[W], the place of its first token in this window.
       word_splits: <int64>[number of examples + 1], the bounds of the
         examples' words.
       num_words_without_token: The number of words with only characters that

@@ -13,7 +13,7 @@ OUTSIDE = "O"
 _IN_IOB = dict(zip("BSUIMEL", "BBBIIII", strict=True))
 _TAG = re.compile(r"([BSUIMEL])-(\S+)")
 _LETTER = re.compile("[BSUIMEL]")
-# Matches a type alone, such as PER, but no malformed tag as b-per, PER-B or o.
+# Matches a type alone, as PER, but no malformed tag, as b-per, PER-B or o.
 _NAME = re.compile(
     r"(?!(?i:[bsuimel][-_]|o$|.*[-_][bsuimel]$))[^\W\d_](?:[^\s=]*[^\s=-])?"
 )
@@ -34,8 +34,8 @@ def to_iob(
     type get the type ENTITY.
 
     Returns:
-      The tags; the name of the scheme unless it is IOB; and the sentence and
-      word of the first tag that the file's scheme lacks, or None.
+      The tags; the scheme's name, or None for IOB; and the indices of sentence
+      and word of the first invalid tag, or None if all tags are valid.
     """
     tags = {tag for tags in sentences for tag in tags} - {OUTSIDE}
     for pattern in (_TAG, _LETTER, _NAME):
