@@ -101,7 +101,7 @@ class MultipleChoice(ServingHead):
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     method = "classify"
-    # The signature `attention` needs one row per text. Here a text has several.
+    # The signature `attention` needs one row per text; here a row is a choice.
     has_attention = False
     # Bounds the memory: a text may have thousands of choices.
     max_rows_at_once = max_ids_rows_at_once = 64
