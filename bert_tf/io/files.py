@@ -436,8 +436,8 @@ def clear_temporaries(folder: str, names: str = ".+") -> None:
 
     The name `a.csv.tmp-4711-0a1b2c3d` has the process id 4711. A process of
     another container or host counts as ended, because it is invisible here.
-    `locks` prevent two processes from writing one output. A leftover stays while
-    another process has the id in the leftover's name.
+    `locks` prevent two processes from writing one output. If another process
+    has the id in a leftover's name, the leftover stays until that process ends.
 
     Args:
       folder: A local folder; if it is missing, nothing is done.

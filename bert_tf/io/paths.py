@@ -87,7 +87,7 @@ def check_inputs(config: Any) -> None:
             if field.name in hints and not str(error).endswith("?"):
                 raise with_hint(error, hints[field.name]) from error
             raise
-    if getattr(config, "worker_hosts", None):  # Only the chief host writes files.
+    if getattr(config, "worker_hosts", None):  # Only the chief host writes.
         return
     for name in ("output_dir", "output_file", "output"):
         path = getattr(config, name, None)

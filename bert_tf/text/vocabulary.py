@@ -55,7 +55,7 @@ class Vocabulary:
 
     Source: load_vocab (tokenization.py:121-133 of the original). As in the
     original, an empty line takes up an id, and a repeated token has the id of
-    its last line. No text gets the id of an empty or repeated line. White
+    its last line. No text gets the ids of earlier or of empty lines. White
     space at the ends of a token, which the original strips, is an error.
 
     Attributes:

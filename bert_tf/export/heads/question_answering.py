@@ -274,7 +274,7 @@ def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
     is_token = tokens >= 0
     left = tf.cumsum(tf.cast(is_token, tf.int32), axis=1, exclusive=True)
     count = tf.math.count_nonzero(is_token, 1, keepdims=True, dtype=tf.int32)
-    # Compute exactly like `tasks.squad.features`, or rounding could break a tie.
+    # Compute as `tasks.squad.features` does, or rounding could break a tie.
     context = tf.cast(tf.minimum(left, count - 1 - left), tf.float64)
     score = context + 0.01 * tf.cast(count, tf.float64)
     # `unsorted_segment_max` ignores the index -1, so padding has no effect.
