@@ -398,7 +398,7 @@ class LitertModule:
 
     The .tflite file takes any number of rows of any length. A SavedModel
     without weights has signatures that convert strings, Examples or ids to
-    rows, and the model's outputs to answers. Tensors between the two files have
+    rows, and the model's outputs to answers. The files exchange tensors under
     flat names: `input_ids` and others for the model's inputs, `state_...` for
     state that `answer` needs, and `row_lengths` for the number of columns that
     the model must read of each row.

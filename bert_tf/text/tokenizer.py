@@ -563,9 +563,9 @@ def _map_offsets(
     first_byte = tf.gather(sources.row_starts(), starts.value_rowids())
     start_byte = first_byte + tf.cast(starts.flat_values, tf.int64)
     last_byte = first_byte + tf.cast(ends.flat_values, tf.int64) - 1
-    # Bytes made from one character have the same source offset. A token ends where
-    # the source of the bytes changes for the next time, so number the changes.
-    # The end of a text counts as a change.
+    # All bytes made from one character have one source offset. A token ends
+    # where the offset changes next, so number the changes. The end of a text
+    # counts as a change.
     changes = tf.concat([[True], flat[1:] != flat[:-1]], 0)[: tf.size(flat)]
     number = tf.cumsum(tf.cast(changes, tf.int32)) - 1
     source_of_number = tf.boolean_mask(flat, changes)

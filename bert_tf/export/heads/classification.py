@@ -89,9 +89,9 @@ class Classification(ServingHead):
 class MultipleChoice(ServingHead):
     """Serves models for multiple choice.
 
-    A missing choice is "" and gets the probability 0; token ids have no missing
-    choices. If the text itself is "", the choices are packed alone, as for
-    models trained without a context.
+    A missing choice is "" and gets the probability 0. With token ids, no choice
+    can be missing. If the text itself is "", the choices are packed alone, as
+    for models trained without a context.
 
     Args, in addition to those of `ServingHead`:
       task: The task, which decodes the outputs.

@@ -99,8 +99,8 @@ class ServingHead:
     reads_padding: ClassVar[bool] = False
     # Whether `answer_ids` returns the model's outputs for padding, too.
     returns_padding: ClassVar[bool] = False
-    # The method of TensorFlow Serving besides "predict", if any. For "classify",
-    # `answer` also returns `classes` and `scores`; for "regress", `outputs`.
+    # The method of TensorFlow Serving besides "predict", if any. To classify,
+    # `answer` also returns `classes` and `scores`; to regress, `outputs`.
     method: ClassVar[Literal["classify", "regress"] | None] = None
     # The fields of `SavedModelConfig` that this head reads, without fields that
     # all heads read. The head has an attribute for each field.
