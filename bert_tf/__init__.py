@@ -45,7 +45,7 @@ _HOMES = {
     "save_model": "bert_tf.api.save",
 }
 
-# The hint for an unknown name, such as AutoModel of another library.
+# Ends the error for an unknown name, such as AutoModel of transformers.
 _SEE_LOAD = "; load_model opens models of every kind."
 
 __all__ = list(_HOMES)
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'bert_tf' has no attribute {name!r}{hint}"
         )
-    # Check the backend before Keras is imported: Keras's own error is unclear.
+    # Check before Keras is imported: its error for a wrong backend is unclear.
     keras_backend.require_tensorflow()
     if "tensorflow" not in sys.modules:
         from bert_tf.io import terminal
@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
     with errors.extras():
         value = getattr(importlib.import_module(_HOMES[name]), name)
         if _HOMES[name].startswith("bert_tf.modeling."):
-            # Classes in `modeling` read features. `with_text` adds raw texts.
+            # The class reads only features; `with_text` lets it read texts.
             models = importlib.import_module("bert_tf.api.models")
             value = models.with_text(value)
     globals()[name] = value

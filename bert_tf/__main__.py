@@ -64,7 +64,7 @@ def help_text() -> str:
     width = max(map(len, names()))
     lines = []
     for name in names():
-        # Parse the file instead of importing it: an import would be slow.
+        # Parse the file for its docstring: importing the file would be slow.
         path = pathlib.Path(folder, f"{name.replace('-', '_')}.py")
         docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
         title = errors.name_programs(docstring.partition("\n")[0])

@@ -13,8 +13,8 @@ from bert_tf.errors import did_you_mean
 
 # Values of `hidden_act`. "gelu" is the tanh approximation, as in the original
 # at eedf571 (modeling.py:264-277); "gelu_erf" is the exact form that the
-# original used before 2019-02-07. In a file the value may have upper case, and
-# null or "" means "linear".
+# original used before 2019-02-07. In bert_config.json, upper case is allowed,
+# and null or "" means "linear".
 HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 # Text normalization: the original's rules, or the rules of MediaPipe and the
@@ -25,8 +25,8 @@ NORMALIZATIONS = (ORIGINAL, ASCII_LOWER)
 
 # Task heads: a linear layer, or a BiLSTM and a linear layer (paper, Table 5).
 HEAD_TYPES = ("linear", "bilstm")
-# A tagger trains the encoder (fine-tuning), or trains on features of a frozen
-# encoder. `LAYER_COMBINATIONS` lists these features (paper, Table 7).
+# A tagger either trains the encoder, too (fine-tuning), or reads features that
+# a frozen encoder computes: the `LAYER_COMBINATIONS` (paper, Table 7).
 APPROACHES = ("fine_tuning", "feature_based")
 LAYER_COMBINATIONS = (
     "embeddings",
@@ -41,11 +41,11 @@ POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")
 # The best layer combination in Table 7 of the paper.
 DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
-# A larger number of layers is a typing error, and would fill the memory.
+# More layers are surely a typing error; such a model would fill the memory.
 MAX_HIDDEN_LAYERS = 1000
 _MAX_INT, _MAX_FLOAT = 2**31 - 1, 3e38
 
-# Released multilingual and Chinese files have these keys, which are ignored.
+# Keys in released multilingual and Chinese files that the original never reads.
 _UNUSED_KEYS = frozenset(
     {
         "directionality",
@@ -74,9 +74,9 @@ GROUPS = (
     "other",
     IGNORED,
 )
-# Effects of flags on training: they decide if a flag may change on resume.
-# "weights" includes the choice of a model. "place" is only where a run reads,
-# writes or computes.
+# What a flag affects; this decides whether the flag may change on resume.
+# "weights": the trained weights, or which model is chosen. "place": only where
+# a run reads, writes or computes.
 EFFECTS = ("weights", "place", "nothing")
 # Rules that limit a flag's value; `flags.options.Flags` checks them.
 BOUNDS = ("at_least", "above", "at_most", "below")
@@ -252,7 +252,7 @@ class BertConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             expected = field.type if isinstance(field.type, type) else object
-            # JSON has one type of number, so the probability 0 may be an int.
+            # A file may have 0 in place of 0.0, which JSON reads as an int.
             accepted = (float, int) if expected is float else expected
             is_bool = isinstance(value, bool)
             if not isinstance(value, accepted) or (

@@ -14,8 +14,8 @@ PROGRAM = "bert-tf"
 
 # Longer messages are shortened, as they may quote names of any length.
 _MAX_MESSAGE = 4000
-# Messages have escapes for these characters: terminals obey control characters,
-# and halves of surrogate pairs cannot be printed.
+# These characters are escaped in messages: a control character could change the
+# terminal, and half of a surrogate pair cannot be printed.
 _UNPRINTABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 # A script's name in a text, such as run/serve.py, but not in a longer path.
@@ -52,7 +52,7 @@ class UserError(ValueError):
     escaped, and the middle of a very long message is left out.
     """
 
-    # Keeps Keras from adding all arguments of a layer to the message.
+    # Otherwise Keras would add all arguments of the layer to the message.
     _keras_call_info_injected = True
 
     def __init__(self, message: object = "") -> None:
@@ -72,7 +72,7 @@ class WorkerEndedError(UserError):
 class NotFiniteError(UserError):
     """A run stops because its loss or weights are no longer finite.
 
-    Other trials continue, as only this trial has bad hyperparameters.
+    Other trials of a search continue: their hyperparameters may be better.
     """
 
 
@@ -80,8 +80,8 @@ def _texts(*codes: int) -> str:
     return "|".join(re.escape(os.strerror(code)) for code in codes)
 
 
-# Pattern of a file error -> problem and advice. TensorFlow's messages have the
-# text of the error number; numpy's have only "8 requested and 4 written".
+# Pattern of an error's message -> problem and advice. Most messages have the
+# system's text for the error; NumPy's have only "8 requested and 4 written".
 _REFUSALS = {
     _texts(errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     + r"|\d+ requested and \d+ written": (

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from bert_tf.io import files
 
-_WIDTH = 4.7  # Inches; on a phone 360 pixels wide, letters have 9 pixels.
+_WIDTH = 4.7  # Inches: on a phone 360 pixels wide, text is 9 pixels high.
 _DPI = 150
 SMALL = 8  # Points.
 
@@ -35,10 +35,10 @@ LINES = ((BLUE, "o"), (ORANGE, "s"), (GRAY, "^"), (BLACK, "D"))
 
 # Longer names are drawn without their middle, to leave room for the plot.
 _MAX_NAME_CHARS = 28
-# With more labels, numbers do not fit into the cells of a confusion matrix. A
-# chart next to the matrix then lists the most frequent confusions.
+# With more labels than this, the cells of a confusion matrix are too small for
+# numbers, so a chart next to the matrix lists the most frequent confusions.
 _MAX_LABELS_WITH_NUMBERS = 20
-# With more labels, names do not fit on the axes.
+# With more labels than this, names do not fit on the axes of the matrix.
 _MAX_LABELS_WITH_NAMES = 200
 _MAX_CONFUSIONS = 30
 # Curves with at least this many points are pale, with a moving average on top.
@@ -272,7 +272,7 @@ def write_learning_curves(
         steps, values = _series(evaluation, name, "global_step", factor)
         if len(steps):
             draw_line(axes, "evaluation", steps, values, 1)
-            # A blank line in the title leaves room for the last value.
+            # The last value is drawn in an empty second line of the title.
             label += "\n"
             axes.set_title(
                 f"evaluation {values[-1]:.4g}",
@@ -330,8 +330,8 @@ def moving_average(values: np.ndarray, width: int) -> np.ndarray:
     half = max(width // 2, 1)
     sums = np.cumsum(np.concatenate([[0.0], values]))
     index = np.arange(len(values))
-    # At the left end, where the curve is steep, the window stays symmetric; at
-    # the right end, where the curve is flat, the window is cut off.
+    # At the left end the curve is steep, so a one-sided window would be biased:
+    # shrink both sides. At the flat right end, shrink only the right side.
     low = index - np.minimum(half, index)
     high = np.minimum(index + np.minimum(half, index), len(values) - 1) + 1
     return (sums[high] - sums[low]) / (high - low)
@@ -375,7 +375,7 @@ def write_confusion_matrix(
         _draw_confusions(bars, labels, counts, side)
         size = min(44 * side / total, 10.0)
     display = ConfusionMatrixDisplay(
-        # The power makes single confusions visible among many labels.
+        # Small shares would be invisible: the power makes them darker.
         shares if has_numbers else shares**0.4,
         display_labels=labels,
     ).plot(

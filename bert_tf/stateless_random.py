@@ -1,9 +1,9 @@
 """Stateless random numbers: a pure function of integer keys.
 
-So a run resumes exactly without generator state. The mixing function is the
-finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
-number generators", 2014). Unlike TensorFlow's generators, it accepts a
-different key for each element of a batch.
+A resumed run needs no generator state to draw the same numbers. The mixing
+function is the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable
+pseudorandom number generators", 2014). Unlike TensorFlow's generators, it
+accepts a different key for each element of a batch.
 """
 
 import tensorflow as tf
@@ -67,5 +67,5 @@ def permutation(size: tf.Tensor | int, *keys: tf.Tensor | int) -> tf.Tensor:
       <int32>[size].
     """
     drawn = random_bits(*keys, tf.range(tf.cast(size, tf.int64)))
-    # Sort as int64. Sorting as uint64 would change the order for every seed.
+    # Keep int64: as uint64 the order, and so earlier results, would change.
     return tf.argsort(tf.bitcast(drawn, tf.int64), stable=True)

@@ -53,7 +53,7 @@ _CELLS = re.compile(r"\| (.*?) \| (.*) \|")
 _LEFT_OUT = ("Versions",)
 
 GRPC_PORT, REST_PORT = 8500, 8501
-# This image has TensorFlow Text 2.20; the images from 2.12 to 2.19 have 2.12.1.
+# Has TensorFlow Text 2.20; images of 2.12 to 2.19 have TensorFlow Text 2.12.1.
 IMAGE = "tensorflow/serving:2.20.0"
 CONFIG_FILE = "models.config"
 BATCHING_FILE = "batching_parameters.txt"
@@ -73,8 +73,8 @@ max_enqueued_batches { value: 10 }
 
 # tf.saved_model.save adds this internal signature; cards do not describe it.
 _INTERNAL = "__saved_model_init_op"
-# Names of version directories: as this project writes them, and as servers read
-# them. Servers load the directory 007 as version 7, so 7 is taken, too.
+# Names of version directories that this project writes, and that servers load.
+# Servers load a directory 007 as version 7, so no new version may be 7.
 _WRITTEN = re.compile(r"[1-9]\d*")
 _SERVED = re.compile(r"[0-9]+")
 # A check for each field of an `Artifact`; a card that fails one is refused.
@@ -138,7 +138,7 @@ class Artifact:
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if isinstance(values, dict):
-            # Older cards lack this field; without a default they would fail.
+            # Older cards lack this field; without it they would be refused.
             values = {"litert": None} | values
         if not isinstance(values, dict) or set(values) != names:
             raise UserError(

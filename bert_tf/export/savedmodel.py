@@ -47,7 +47,7 @@ _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
 # Timed calls per row length; the model card has the median latency.
 _NUM_TIMINGS = 20
-# The numbers of rows in warm-up requests: one, or several as with batching.
+# Rows per warm-up request: one, and several, as servers merge requests.
 _WARMUP_BATCHES = (1, 4)
 
 # --head=auto uses the first of these heads that fits the model.
@@ -377,7 +377,7 @@ def restore_head(artifact: Artifact, stored: StoredModel) -> ServingHead:
         # If a card lacks `normalize`, the export does not normalize vectors.
         settings.setdefault("normalize", False)
     if "doc_stride" in settings:
-        # For a single window, a tagger's card has 0, but the flag is None.
+        # A card has 0 for a tagger with a single window; the flag has None.
         settings["doc_stride"] = settings["doc_stride"] or None
     config = SavedModelConfig(
         model_dir=stored.path,

@@ -23,7 +23,7 @@ _NO_VERSION_YET = re.compile(
     r"\d+\.tmp-.*|\..*|models\.config|batching_parameters\.txt"
 )
 _PACKAGES = ("bert_tf", "tensorflow")
-# Training always uses this folder name, so name the model after its parent.
+# Training gives this name to every model's folder: use its parent's name.
 _MODEL_FOLDER = "model"
 
 

@@ -47,7 +47,7 @@ _METHODS = {
     "classify": tf.saved_model.CLASSIFY_METHOD_NAME,
     "regress": tf.saved_model.REGRESS_METHOD_NAME,
 }
-# The outputs of `ServingHead.answer` that only this method returns.
+# By method: outputs of `ServingHead.answer` that no other method returns.
 OUTPUTS_OF_METHOD = {
     "classify": ("classes", "scores"),
     "regress": ("outputs",),
@@ -398,7 +398,7 @@ class LitertModule:
 
     The .tflite file takes any number of rows of any length. A SavedModel
     without weights has signatures that convert strings, Examples or ids to
-    rows, and the model's outputs to answers. Tensors between the two files have
+    rows, and the model's outputs to answers. The files exchange tensors under
     flat names: `input_ids` and others for the model's inputs, `state_...` for
     state that `answer` needs, and `row_lengths` for the number of columns that
     the model must read of each row.
@@ -509,7 +509,8 @@ class LitertModule:
         }
         for name, spec in self._outputs.items():
             key = f"{litert.OUTPUT_PREFIX}{name}"
-            # The server replaces axis R by the axes of `row_lengths`.
+            # The model's outputs are [R, ...]. The server replaces axis R by
+            # the axes of `row_lengths`.
             shape = self._axes_of_rows.concatenate(spec.shape[1:])
             specs[key] = tf.TensorSpec(shape, spec.dtype, key)
         return specs

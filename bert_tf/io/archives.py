@@ -24,7 +24,7 @@ _CHUNK_BYTES = 1 << 20
 _MAX_RATIO = 200
 _LEAST_LIMIT, _MOST_LIMIT = 1 << 26, 1 << 36
 _MAX_MEMBERS = 1_000
-# Limits the total size of a tar's headers, or the size of a zip's directory.
+# The most bytes of all headers of a tar, or of the directory of a zip.
 _MAX_HEADER_BYTES = 1 << 21
 # File systems allow names of 255 bytes; leave room for a temporary suffix.
 _MAX_NAME_BYTES, _MAX_DEPTH = 200, 32
@@ -187,7 +187,7 @@ def _zip_members(source: _Source) -> Iterator[_Member]:
 def _tar_members(source: _Source) -> Iterator[_Member]:
     file = tarfile.open(fileobj=source, mode="r:")
     while info := file.next():
-        file.members.clear()  # Otherwise tarfile keeps all members.
+        file.members.clear()  # Otherwise tarfile keeps all in memory.
         yield _Member(
             info.name.removeprefix("./") or ".",
             info.isdir(),

@@ -51,7 +51,7 @@ _HASHES = {32: "md5", 64: "sha256"}
 # hashes the file's time and size, and Amazon S3 hashes encrypted contents.
 _OTHER_ETAGS = {"server": "uvicorn", "x-amz-server-side-encryption": "aws:kms"}
 _NOT_REACHED = (urllib.error.URLError, OSError, http.client.HTTPException)
-# IPv6 addresses that end with an IPv4 address; `_is_public` checks the latter.
+# IPv6 addresses that end with an IPv4 address, which `_is_public` checks.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -245,7 +245,7 @@ class _Transfer:
         )
         pace = response.fp.raw.pace
         with open(self.partial, "ab") as file, bar:
-            # `read1` returns all bytes so far, so a broken transfer loses none.
+            # `read1` returns what has arrived: a broken transfer loses nothing.
             while chunk := response.read1(_CHUNK_BYTES):
                 # A full disk raises `UserError`, so `fetch` does not retry.
                 with errors.full_disks(), errors.naming(self.partial):
@@ -318,7 +318,7 @@ def _is_public(host: str) -> bool:
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:  # A proxy may resolve a name that this machine cannot.
+    except OSError:  # Unknown here, but a proxy may know the name.
         return True
     for address in {ipaddress.ip_address(entry[4][0]) for entry in found}:
         if address in _NAT64:

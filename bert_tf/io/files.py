@@ -33,7 +33,7 @@ _CHUNK_BYTES = 1 << 24
 _TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
 # Arguments of renameat2, from <fcntl.h> and <linux/fs.h>.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-# If renameat2 fails with one of these, two renames replace the exchange.
+# If renameat2 fails with such an error, `_replace_directory` renames twice.
 _NO_EXCHANGE = (
     errno.EINVAL,
     errno.ENOSYS,
@@ -43,7 +43,7 @@ _NO_EXCHANGE = (
 )
 # Temporary paths of this process, which are never removed as leftovers.
 _own: set[str] = set()
-# Called with the path of each output before the output is written.
+# `announce` calls these functions before an output is written, with its path.
 on_write: list[Callable[[str], object]] = []
 
 
@@ -400,7 +400,7 @@ def make_folders(path: str) -> list[str]:
 def remove_empty(folders: list[str]) -> None:
     """Removes local folders, except those that are not empty."""
     for folder in folders:
-        # Other processes may have written files to the folder.
+        # Keep a folder to which other processes have written files.
         with contextlib.suppress(OSError):
             os.rmdir(folder)
 
@@ -436,8 +436,8 @@ def clear_temporaries(folder: str, names: str = ".+") -> None:
 
     The name `a.csv.tmp-4711-0a1b2c3d` has the process id 4711. A process of
     another container or host counts as ended, because it is invisible here.
-    `locks` prevent two processes from writing one output. If a new process has
-    the id in a leftover's name, the leftover stays until this process ends.
+    `locks` prevent two processes from writing one output. If another process
+    has the id in a leftover's name, the leftover stays until that process ends.
 
     Args:
       folder: A local folder; if it is missing, nothing is done.
@@ -458,7 +458,7 @@ def clear_temporaries(folder: str, names: str = ".+") -> None:
 
 def _is_alive(process: int, path: str) -> bool:
     """Returns True if the process that made a temporary path still exists."""
-    if process == os.getpid():  # Programs in containers often share ids.
+    if process == os.getpid():  # A killed process may have had this id.
         return os.path.abspath(path) in _own
     try:
         os.kill(process, 0)

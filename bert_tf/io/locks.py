@@ -180,7 +180,7 @@ class LocalCopy:
     """A local copy of a folder, shared by all processes of this machine.
 
     The first process that opens the copy copies the files; the last process
-    that closes it removes the files. Copied or pickled instances share it.
+    that closes it removes them. Copied or pickled instances share the files.
 
     Args:
       folder: The folder, which may be remote. Its files must not change.

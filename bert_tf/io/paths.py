@@ -24,7 +24,7 @@ from bert_tf.recipes import releases
 FILE, FILES, FOLDER, MODEL = "file", "files", "folder", "model"
 
 RECIPES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "recipes")
-# A directory with a model of any format has a file or folder with such a name.
+# A directory in which no name matches this holds no model of any format.
 _MODEL_PARTS = re.compile(
     r"\.(json|index|meta|safetensors|bin|h5|keras|pb)$|\.ckpt|\.data-|"
     "^checkpoint$|^model$"
@@ -36,7 +36,7 @@ _FIRST_LINES = {
     ".csv": re.compile(r"(text|[\w -]+(,[\w-][\w -]*)+)$"),
     ".tsv": re.compile(r"[\w-]+(\t[\w -]+)+$"),
 }
-# Only addresses with these endings are fetched.
+# Only archives, which have these endings, are fetched from an address.
 ARCHIVE_ENDINGS = (".zip", ".tar.gz", ".tgz")
 _NAMES_SHOWN = 8
 
@@ -49,7 +49,7 @@ def is_remote(path: str) -> bool:
 def base_names(value: str) -> str:
     """Returns comma-separated paths without their folders; URLs stay whole.
 
-    A folder `model`, as training writes it, gets the name of its parent.
+    A folder `model`, as training writes it, is named after its parent.
 
     >>> base_names("/films/run/model"), base_names("data/a.csv,b.csv")
     ('run', 'a.csv,b.csv')
@@ -87,7 +87,7 @@ def check_inputs(config: Any) -> None:
             if field.name in hints and not str(error).endswith("?"):
                 raise with_hint(error, hints[field.name]) from error
             raise
-    if getattr(config, "worker_hosts", None):  # Only the chief writes.
+    if getattr(config, "worker_hosts", None):  # Only the chief host writes.
         return
     for name in ("output_dir", "output_file", "output"):
         path = getattr(config, name, None)
@@ -245,7 +245,7 @@ def _check_file(path: str, flag: str) -> None:
 
 def _check_files(patterns: str, flag: str) -> None:
     for pattern in map(str.strip, patterns.split(",")):
-        # TensorFlow reads these patterns by other rules, and checks them later.
+        # TensorFlow checks these later: its rules for them differ from glob's.
         if is_remote(pattern) or set(pattern) & set("[\\{"):
             continue
         matches = glob.iglob(pattern, include_hidden=True) if pattern else ()

@@ -19,8 +19,8 @@ class Rate:
     """Units per second in recent calls, without the calls that compile.
 
     The first call, and calls over 5 times slower than the median, count as
-    compiling. Up to the sixth call, 2 times the median is the limit: the second
-    call may compile, too, and would count for much among few calls.
+    compiling. Up to the sixth call the limit is 2 times the median: the second
+    call may compile, too, and would distort the rate of so few calls.
     """
 
     _RECENT = 100
@@ -68,7 +68,7 @@ class Bar(tqdm.tqdm):
     def format_dict(self) -> Mapping[str, Any]:
         values = super().format_dict
         if self._has_rate:
-            # Without a rate, tqdm would compute one, unless `elapsed` is 0.
+            # If `rate` is None, tqdm computes a rate, unless `elapsed` is 0.
             elapsed = values["elapsed"] if self._rate else 0
             values |= {"rate": self._rate, "elapsed": elapsed}
         return values
@@ -130,7 +130,7 @@ def bar(
         dynamic_ncols=on_terminal,
         mininterval=0.2 if on_terminal else every,
         maxinterval=every,
-        # To a file, write no line if the work takes less than ten seconds.
+        # A log file gets no line if the work takes less than ten seconds.
         delay=0 if on_terminal else every,
         file=sys.stderr if on_terminal else _Lines(),
     )

@@ -20,13 +20,13 @@ from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import text_files
 
-# A .txt file has this column only, in which each line is a text.
+# The only column of a .txt file, in which each line is a text.
 TEXT_COLUMN = "text"
 
 # The standard library refuses fields of more than 131,072 characters, but texts
 # may be longer, so `read_csv` raises this limit (for the whole process).
 _MAX_FIELD_CHARS = (1 << 31) - 1
-# If a .tsv header has one of these, an error says that .tsv may be wrong.
+# One of these in a one-column .tsv header suggests that the file is no .tsv.
 _OTHER_SEPARATORS = ",;"
 # In some countries, spreadsheets write one of these in place of the comma. A
 # line such as "sep=;" before the header may name the separator.

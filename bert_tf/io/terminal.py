@@ -23,9 +23,9 @@ SHOWN = "shown_without_bar"
 SECONDS_BETWEEN_LINES = 10.0
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
-# These libraries of TensorFlow contain Abseil, and no environment variable sets
-# its log level, so `drop_noise` calls a C++ function. In a version without this
-# function the messages appear again. In 2.21 the second library logs, too.
+# Libraries of TensorFlow that log through Abseil, the second one since 2.21. No
+# environment variable sets Abseil's log level, so `drop_noise` calls a function
+# of the libraries. If a version lacks this function, all messages appear.
 _LIBRARIES = (
     "libtensorflow_framework.so.2",
     "python/profiler/internal/_pywrap_profiler_plugin.so",
@@ -72,8 +72,9 @@ class _AboveBars:
 class _StepFilter(python_logging.Filter):
     """Hides the lines of steps on a terminal, where a bar shows the steps.
 
-    Without a terminal, all "always" lines are shown, and a "sometimes" line if
-    no line was shown for ten seconds. "in_file" lines need --verbosity=1.
+    A record's `SHOWN` names its kind. Without a terminal, "always" lines are
+    shown, and a "sometimes" line if no line was shown for ten seconds. With
+    --verbosity=1, "in_file" lines are shown, too.
     """
 
     def __init__(self, verbosity: int) -> None:
@@ -158,7 +159,7 @@ def drop_noise() -> None:
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         return
-    # TensorFlow 2.21 logs at any level while `_LIBRARIES` load: discard stderr.
+    # TensorFlow 2.21 logs while `_LIBRARIES` load, at any level: hide stderr.
     libraries = []
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
         stderr = os.dup(2)

@@ -48,7 +48,7 @@ class _Appender(python_logging.StreamHandler):
         super().__init__(stream)
         self.setFormatter(terminal.LineFormatter("%Y-%m-%d %H:%M:%S"))
         self._has_ended = False
-        # Drop later lines: the one that reports the error would fail, too.
+        # Drop later lines, such as the report of the error: they would fail.
         self.addFilter(lambda record: not self._has_ended)
 
     def handleError(self, record: python_logging.LogRecord | None) -> None:  # noqa: N802
@@ -71,7 +71,7 @@ def recording() -> Iterator[None]:
 
     A run that is refused before `open_in` leaves no file.
     """
-    # With our handler alone, Python would show no warnings: add absl's handler.
+    # With `recorder` alone, Python would show no warnings: add absl's handler.
     logging.use_absl_handler()
     recorder = _Recorder()
     python_logging.getLogger().addHandler(recorder)

@@ -35,8 +35,8 @@ def pool(num_processes: int) -> Iterator[futures.Executor]:
         initializer=_begin,
     )
     try:
-        # Workers start now, while this process is still busy. They inherit the
-        # signal mask, so Ctrl-C does not interrupt their imports.
+        # Start all workers now, while this process prepares the tasks. Workers
+        # inherit the signal mask, so Ctrl-C does not interrupt their imports.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for _ in range(num_processes):

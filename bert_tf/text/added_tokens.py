@@ -25,8 +25,8 @@ import tensorflow as tf
 
 from bert_tf.text import normalizer
 
-# Contents of RE2 character classes that match what \w and \s of Rust's regex
-# match in Hugging Face's tokenizers; \w and \s of RE2 match ASCII only.
+# Hugging Face's tokenizers use \w and \s of Rust, which match Unicode; in RE2,
+# \w and \s match ASCII only. So these RE2 classes list the characters of Rust.
 _WORD = (
     r"\pL\pM\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}"
     r"\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
@@ -115,7 +115,7 @@ class Matcher:
         self._pattern = "|".join(map(re.escape, patterns)) or _NOTHING
         hashes = [_hash(pattern).numpy() for pattern in patterns]
         self._hashes = np.array(sorted(hashes), np.int64)
-        # The index len(self._tokens) stands for a piece without a match.
+        # `split` gives pieces that are no match the index len(self._tokens).
         self._tokens = [token_of[patterns[i]] for i in np.argsort(hashes)]
         self._space = " " if is_normalized else _SPACE
         self._separate = (
@@ -158,7 +158,7 @@ class Matcher:
             rows,
             is_match,
             tf.gather([*(x["id"] for x in self._tokens), 0], numbers),
-            # A match includes the white space trimmed off the texts beside it.
+            # A match gets the white space that its neighboring texts have lost.
             starts + tf.where(is_match, -_previous(right), left),
             starts + lengths + tf.where(is_match, _next(left), -right),
         )
@@ -172,7 +172,7 @@ class Matcher:
         if self._separate:
             ends &= ~_matches(texts, rf"\C*[{self._separate}]")
             starts &= ~_matches(texts, rf"[{self._separate}]\C*")
-        # Adjacent matches have an empty piece between them: look beyond it.
+        # An empty piece lies between adjacent matches: look at the next match.
         empty, before, after = texts == "", _previous(rows, -1), _next(rows, -1)
         ends |= empty & (before == rows) & _previous(ends)
         starts |= empty & (after == rows) & _next(starts)

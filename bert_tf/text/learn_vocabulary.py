@@ -215,7 +215,7 @@ def choose_alphabet(
         )
         if covered >= needed and not is_worthwhile:
             break
-        if char.isspace():  # A line of U+2028 is empty in the original.
+        if char.isspace():  # The original reads U+2028 as an empty line.
             continue
         covered += count
         if char in statistics.starts:
@@ -278,7 +278,7 @@ def _search(
     if not words or not room:
         return 0, [], []
     frequencies = [count for _, count in words]  # Largest first.
-    # No wordpiece occurs this often, so this threshold gives no wordpieces.
+    # No wordpiece occurs `above` times, so this threshold gives no wordpieces.
     above = sum(len(word) * count for word, count in words) + 1
     below = 0  # Gives too many wordpieces.
     fitting: list[str] = []
@@ -320,7 +320,7 @@ def _guess(
     if num_below:
         return math.ceil(below * num_below / target)
     if num_above:
-        # Lower the threshold by at least a tenth: it must be below `above`.
+        # Lower the threshold by a tenth or more, or the search would be slow.
         return math.floor(above * min(num_above / target, 0.9))
     return (below + above) // 2
 

@@ -149,7 +149,7 @@ class DynamicMasking:
         """
         table = tf.constant(self.continuations)
         starts = candidates & ~tf.gather(table, ids)
-        # A truncated sequence may begin with "##...": count it as a word.
+        # Truncation may cut off the start of a word: its rest counts as a word.
         is_first = tf.cumsum(tf.cast(candidates, tf.int32), axis=1) == 1
         starts |= candidates & is_first
         word = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1  # [B, S]

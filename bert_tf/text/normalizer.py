@@ -15,9 +15,9 @@ for TensorFlow Lite the table itself can lower-case the sigma.
 A fifth table implements `config.ASCII_LOWER`, the rules of MediaPipe and of the
 TensorFlow Lite Task Library (bert_preprocessor_calculator.cc and
 bert_tokenizer.cc of MediaPipe): ASCII becomes lower case, nothing is stripped
-or dropped, and a NUL in the input ends the text. Only ASCII white space
-separates words. Other characters that the WordPiece operator treats as white
-space become NULs after that. No token has a NUL, so their word is [UNK].
+or dropped, and the text is cut at its first NUL. Only ASCII white space
+separates words. The WordPiece operator would split at other white space, so the
+table turns it into NULs. No token has a NUL, so a word with a NUL is [UNK].
 """
 
 import functools
@@ -40,7 +40,7 @@ from bert_tf.config import ORIGINAL
 CAPITAL_SIGMA = "\u03a3"
 
 # Chinese characters: the original's blocks (tokenization.py:274-281), adjacent
-# blocks joined. The WordPiece operator, too, makes each character a word.
+# blocks joined. The WordPiece operator, too, makes each of them a word.
 CJK_RANGES = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -57,8 +57,8 @@ def to_class(ranges: Iterable[tuple[int, int]]) -> str:
     return "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges)
 
 
-# Characters that WordPiece splits off as words. The normalizer puts line ends
-# around all other punctuation, so the class does not need it.
+# Characters that WordPiece splits off as words. All other punctuation is left
+# out, because the normalizer puts line ends around it.
 SINGLES = _ASCII_PUNCTUATION + to_class(CJK_RANGES)
 
 # Separators of words in normalized text: a space where the text had white
@@ -67,8 +67,8 @@ SEPARATORS = r" \n"
 
 
 # Punctuation added since Unicode 15, which WordPiece of tensorflow_text 2.20
-# splits off. The original (Unicode 14) and tensorflow_text 2.12 treat these as
-# letters, so `STAND_INS` hides them from WordPiece.
+# splits off. To the original (Unicode 14) and tensorflow_text 2.12, these are
+# letters. So `STAND_INS` hides these characters from WordPiece.
 _NEWER_PUNCTUATION = (
     (0x1B4E, 0x1B4F),
     (0x1B7F, 0x1B7F),
@@ -81,8 +81,8 @@ _NEWER_PUNCTUATION = (
     (0x16D6D, 0x16D6F),
     (0x1E5FF, 0x1E5FF),
 )
-# Normalized text has no control characters, so these can be stand-ins. Like
-# unassigned characters, they are neither cased nor ignorable nor white space.
+# Control characters that are free for stand-ins, as normalized text has none.
+# Like the characters they hide, none is cased, case-ignorable or white space.
 _FREE = ((0x80, 0x84), (0x86, 0x9F), (0x01, 0x05))
 
 
@@ -122,7 +122,7 @@ def swap_stand_ins(token: str) -> str:
     Normalized text has no such characters, so no text matches the token.
     """
     if token.isascii() and token.isprintable():
-        return token  # Most tokens.
+        return token  # Most tokens have no stand-in.
     return token.translate(_swapped())
 
 
@@ -134,7 +134,7 @@ def _swapped() -> dict[int, str]:
 
 def lower_sigma_in_table(table: bytes) -> bytes:
     """Returns a table that maps every capital sigma to "σ", not to itself."""
-    # A table ends with its replacements, so its last sigma is a replacement.
+    # The table's last part has the replacements, so change the last sigma only.
     head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
     return head + "σ".encode() + tail
 
@@ -307,7 +307,7 @@ def _final_sigma_pattern() -> str:
     """
     context = json.loads(read_table("sigma_context.json.xz"))
     cased = context["cased"]
-    # Skip line ends at punctuation: the original lower-cases before it splits.
+    # Skip line ends: the original lower-cases before it splits off punctuation.
     ignorable = rf"\n{context['case_ignorable']}"
     return (
         f"([{cased}][{cased}{ignorable}]*){CAPITAL_SIGMA}"

@@ -3,8 +3,8 @@
 Exported models and `pack` make padded rows. Featurizing makes rows without
 padding; each batch pads its rows once.
 
-Padded rows are built without ragged tensors in between. This takes a tenth of
-the operators, so an exported graph with several signatures stays small.
+Padded rows are built without ragged tensors in between. Ragged tensors would
+need ten times as many operators in each signature of an exported graph.
 
 Shapes:
   P: number of tokens in all segments of a batch.
@@ -207,7 +207,7 @@ def lay_out(
     index = _find_tokens(segments, kept, num_tokens, position, _column)
     is_in_row = position < _column(total)
     return Layout(
-        # If B is empty, the [SEP] after it is in the padding: overwrite it.
+        # If B is empty, its [SEP] is in the padding: overwrite it with [PAD].
         tf.where(is_in_row, index, num_tokens),
         is_in_row,
         is_in_row & (position > _column(kept[0]) + 1),

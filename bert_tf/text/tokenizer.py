@@ -32,9 +32,9 @@ _MAX_BYTES_PER_WORD_ON_DEVICE = 100
 # RE2 for one character of a word in normalized text.
 _IN_WORD = rf"[^{normalizer.SEPARATORS}{normalizer.SINGLES}]"
 
-# Special tokens in the text become stand-ins, which no text has: reserved code
-# points of a CJK block, so each is a word. The vocabulary has no token for the
-# stand-in of [UNK], so WordPiece returns [UNK] for it, as for unknown words.
+# Special tokens in the text become stand-ins: reserved code points of a CJK
+# block, so each is a word. The stand-in of [UNK] is not given to WordPiece as a
+# token, so WordPiece returns [UNK] for it, as for any unknown word.
 _STAND_INS = {
     vocabulary_lib.UNK: "\U0002ceaa",
     vocabulary_lib.PAD: "\U0002ceab",
@@ -103,7 +103,7 @@ class BertTokenizer(tf.Module):
         tokens, added = list(vocabulary.tokens), vocabulary.added_tokens
         for token in added:
             tokens[token["id"]] = token["content"]
-        # A SavedModel stores each eager tensor only once; see `cpu_constant`.
+        # Leave the graph: a SavedModel stores an eager tensor only once.
         with tf.init_scope(), tf.device("CPU:0"):
             self._wordpiece = _build_wordpiece(
                 vocabulary,
@@ -272,7 +272,7 @@ class BertTokenizer(tf.Module):
         self,
     ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
         """Returns matchers for raw texts and for normalized texts."""
-        # As in transformers, special tokens win over others of equal content.
+        # If contents are equal, special tokens win (as in transformers).
         added = sorted(
             self.vocabulary.added_tokens, key=lambda x: not x["special"]
         )
@@ -344,7 +344,7 @@ class BertTokenizer(tf.Module):
         return self._hide_specials(self._normalizer.cut(text))
 
     def _word_rules(self) -> list[normalizer.Rule]:
-        # For MediaPipe the operator itself limits a word's bytes: add no rule.
+        # With ASCII_LOWER, the WordPiece operator itself limits the bytes.
         if self.normalization == ASCII_LOWER:
             return []
         return [_long_word_rule(self.max_input_chars_per_word)]
@@ -357,7 +357,7 @@ class BertTokenizer(tf.Module):
         """
         if not self.preserve_special_tokens:
             return text
-        # Turn the text's stand-ins into [UNK], or they would be special tokens.
+        # A stand-in in the text itself becomes [UNK], not a special token.
         text = tf.strings.regex_replace(
             text,
             f"[{''.join(_STAND_INS.values())}]",
@@ -494,8 +494,8 @@ def _build_wordpiece(
         max_bytes_per_word = _MAX_BYTES_PER_WORD_ON_DEVICE
     stand_ins = dict(_STAND_INS) if preserve_special_tokens else {}
     stand_ins.pop(vocabulary_lib.UNK, None)
-    # Give rows without a token names that no text matches: this CJK character
-    # is always a whole word, so digits never follow it within a word.
+    # Ids without a token get names that no text matches: `no_word` is a CJK
+    # character, which is always a whole word, so no digit follows it in a word.
     no_word = _STAND_INS[vocabulary_lib.UNK]
     tokens = [f"{no_word}{i}" for i in range(len(vocabulary))]
     for i in sorted({*vocabulary.token_ids} - vocabulary.only_added_ids):
@@ -509,7 +509,7 @@ def _build_wordpiece(
             token_out_type=tf.int32,
             unknown_token=vocabulary_lib.UNK,
         )
-    except RuntimeError as error:  # For example, all are special tokens.
+    except RuntimeError as error:  # For example, all tokens are special.
         raise UserError(
             f"{vocabulary.source} must hold wordpieces of texts, too; copy it "
             f"again. Received: {vocabulary.tokens[:8]}."
@@ -563,9 +563,9 @@ def _map_offsets(
     first_byte = tf.gather(sources.row_starts(), starts.value_rowids())
     start_byte = first_byte + tf.cast(starts.flat_values, tf.int64)
     last_byte = first_byte + tf.cast(ends.flat_values, tf.int64) - 1
-    # All bytes made from one character have the same source. A token ends where
-    # the next character that has output begins: at the next change of the
-    # source. So number the changes. The end of a text is a change, too.
+    # All bytes made from one character have one source offset. A token ends
+    # where the offset changes next, so number the changes. The end of a text
+    # counts as a change.
     changes = tf.concat([[True], flat[1:] != flat[:-1]], 0)[: tf.size(flat)]
     number = tf.cumsum(tf.cast(changes, tf.int32)) - 1
     source_of_number = tf.boolean_mask(flat, changes)

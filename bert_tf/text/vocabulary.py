@@ -27,7 +27,7 @@ CLS = "[CLS]"
 SEP = "[SEP]"
 MASK = "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
-# [PAD] is optional: id 0 then pads. Only pretraining needs [MASK].
+# Without [PAD], id 0 pads; only pretraining needs [MASK]. So both are optional.
 _REQUIRED = (UNK, CLS, SEP)
 
 # Prefix of a token that continues a word.
@@ -55,7 +55,7 @@ class Vocabulary:
 
     Source: load_vocab (tokenization.py:121-133 of the original). As in the
     original, an empty line takes up an id, and a repeated token has the id of
-    its last line. Empty and earlier lines have ids that no text gets. White
+    its last line. No text gets the ids of earlier or of empty lines. White
     space at the ends of a token, which the original strips, is an error.
 
     Attributes:
@@ -223,7 +223,7 @@ def _read_added_tokens(path: str) -> Sequence[Mapping[str, Any]]:
     if not stored_files.exists(path):
         return ()
     contents = files.read_small(path)
-    # Ignore a tokenizer.json that another library wrote.
+    # Ignore a file of another library: only ours has a `vocabulary_hash`.
     if b'"vocabulary_hash"' not in contents or b'"added' not in contents:
         return ()
     settings = stored_files.parse_json(contents, path)
@@ -299,8 +299,8 @@ def _check_token(token: str, where: str) -> None:
     stripped = token.strip()
     if stripped == token:
         return
-    # A token may be non-ASCII white space, as U+2028 is in bert-base-chinese.
-    # Without its line, which no text matches, later tokens would change ids.
+    # Allow non-ASCII white space alone, such as U+2028 in bert-base-chinese. No
+    # text matches it, but without its line all later tokens would change ids.
     visible = stripped.removeprefix(CONTINUATION)
     if visible or token.removeprefix(CONTINUATION).isascii():
         raise UserError(

@@ -19,7 +19,7 @@ class Windows(NamedTuple):
     """The windows of texts.
 
     Attributes:
-      segments: The tokens of each window; W is the R of `packing.Segments`.
+      segments: The tokens of each window; R of `packing.Segments` is W here.
       texts: <int64>[W], ascending, the index of each window's text.
       lost: <int32>[N], the number of tokens that are in no window.
     """
@@ -53,20 +53,19 @@ def cut(
     whole_texts, _ = packing.find_segments(tokens)
     length_a = whole_texts[0][1]
     length_b = whole_texts[1][1] if len(tokens) > 1 else tf.zeros_like(length_a)
-    # A row is [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. `packing` rejects lengths
-    # that are too small.
+    # If [CLS] and the [SEP]s leave no room, `packing` raises an error later.
     room = max_seq_length - 2 - tf.cast(length_b > 0, tf.int32)
     room = tf.maximum(room, 1)
     kept_a, kept_b = packing.truncate([length_a, length_b], room)
     cuts_b = length_b >= length_a
-    # How many tokens of the segment that is cut fit into a window.
+    # One segment is cut: `shown` of its tokens fit into a window.
     shown = tf.where(cuts_b, kept_b, kept_a)
     whole = tf.where(cuts_b, length_b, length_a)
-    # The inner min changes no window: it keeps huge strides within int32.
+    # The inner min only keeps huge strides within int32; no window changes.
     stride = tf.maximum(tf.minimum(shown, min(doc_stride, max_seq_length)), 1)
     counts = 1 - (shown - whole) // stride
     firsts = tf.cumsum(counts, exclusive=True)
-    # Mark the windows that begin a text: tf.repeat would double the time.
+    # Mark each text's first window: tf.repeat would take twice the time.
     begun = tf.math.unsorted_segment_sum(
         tf.ones_like(firsts), firsts, tf.reduce_sum(counts)
     )

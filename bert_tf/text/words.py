@@ -213,8 +213,8 @@ def _trim_chunks(
         tf.where(is_solid, index, -1), chunks, count
     )
     ends = tf.maximum(last_solid + 1, starts)
-    # An abbreviation ends with a letter and one full stop. Letters are not
-    # punctuation, so the full stop follows the last solid character.
+    # An abbreviation ends with a letter and one full stop. This full stop was
+    # stripped, so `ends` is its index: test the characters up to `ends`.
     place = index - tf.gather(starts, chunks)
     is_candidate = (place >= 0) & (index <= tf.gather(ends, chunks))
     fits = tf.where(place % 2 == 0, characters.is_letter, codes == ord("."))

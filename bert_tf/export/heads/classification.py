@@ -89,9 +89,9 @@ class Classification(ServingHead):
 class MultipleChoice(ServingHead):
     """Serves models for multiple choice.
 
-    A missing choice is "" and gets the probability 0; token ids have no missing
-    choices. If the text itself is "", the choices are packed alone, as for
-    models trained without a context.
+    A missing choice is "" and gets the probability 0. With token ids, no choice
+    can be missing. If the text itself is "", the choices are packed alone, as
+    for models trained without a context.
 
     Args, in addition to those of `ServingHead`:
       task: The task, which decodes the outputs.
@@ -101,7 +101,7 @@ class MultipleChoice(ServingHead):
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     method = "classify"
-    # The signature `attention` needs one row per text. Here a text has several.
+    # The signature `attention` needs one row per text; here a row is a choice.
     has_attention = False
     # Bounds the memory: a text may have thousands of choices.
     max_rows_at_once = max_ids_rows_at_once = 64

@@ -99,13 +99,13 @@ class ServingHead:
     reads_padding: ClassVar[bool] = False
     # Whether `answer_ids` returns the model's outputs for padding, too.
     returns_padding: ClassVar[bool] = False
-    # The method of TensorFlow Serving's other interfaces, if any: `answer` then
-    # also returns `classes` and `scores` ("classify") or `outputs` ("regress").
+    # The method of TensorFlow Serving besides "predict", if any. To classify,
+    # `answer` also returns `classes` and `scores`; to regress, `outputs`.
     method: ClassVar[Literal["classify", "regress"] | None] = None
     # The fields of `SavedModelConfig` that this head reads, without fields that
     # all heads read. The head has an attribute for each field.
     flags: ClassVar[tuple[str, ...]] = ()
-    # Whether each text has a row for the signature `attention`.
+    # Whether exports have the signature `attention`: it needs a row per text.
     has_attention: ClassVar[bool] = True
     # Arguments of `modeling.inference.prepare` that drop parts of the model if
     # the head does not read their outputs.
@@ -113,8 +113,8 @@ class ServingHead:
     # The maximum number of rows to compute at once if a text can have any
     # number of rows; None if every text has one row.
     max_rows_at_once: ClassVar[int | None] = None
-    # The same limit for `answer_ids`, in exports that take strings; in exports
-    # of ids alone, all rows are computed at once.
+    # The limit for `answer_ids` in exports that also take strings. Exports that
+    # take ids alone compute all rows of a request at once.
     max_ids_rows_at_once: ClassVar[int | None] = None
 
     tokenizer: BertTokenizer

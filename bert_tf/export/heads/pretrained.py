@@ -29,14 +29,14 @@ from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.text import packing
 from bert_tf.text.vocabulary import MASK
 
-# In the order of the logits (create_pretraining_data.py:326 of the original).
+# Labels in the logits' order (create_pretraining_data.py:326 of the original).
 NEXT_SENTENCE_LABELS = ("is_next", "not_next")
 
 _IS_MASK = "is_mask"
 _IDS = "best_ids"
 _PROBABILITIES = "best_probabilities"
-# Limits the logits to 128 MiB at once, and the probabilities to 128 MiB.
-# Otherwise, rows with nothing but [MASK]s would take gigabytes.
+# At most this many logits per call, 128 MiB, or else rows with nothing but
+# [MASK]s would take gigabytes. Their probabilities take another 128 MiB.
 _MAX_LOGITS = 1 << 25
 
 
@@ -44,7 +44,7 @@ _MAX_LOGITS = 1 << 25
 class FillMask(ServingHead):
     """Serves the masked-LM head, as `bert_tf.inference.fill_mask` uses it.
 
-    Only [MASK] is special in a text: other names in brackets are words. Tokens
+    Only [MASK] is special in a text; "[SEP]" is ordinary text. Tokens
     beyond the maximum length are truncated, including [MASK]s.
 
     Args, in addition to those of `ServingHead`:
@@ -93,7 +93,7 @@ class FillMask(ServingHead):
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(
             parts.flat_values
         )
-        # Each part starts in its text where the [MASK] before the part ends.
+        # In its text, a part begins where the [MASK] before the part ends.
         size = len(MASK)
         sizes = tf.strings.length(parts.flat_values) + size
         begins = tf.cumsum(sizes, exclusive=True)

@@ -117,7 +117,7 @@ class QuestionAnswering(head.ServingHead):
         query_lengths = tf.minimum(query_lengths, task.max_query_length)
         room = self.max_seq_length - _NUM_SPECIAL_TOKENS - query_lengths
         stride = tf.minimum(room, task.doc_stride)
-        # The number of steps to reach the last token, rounded up.
+        # The number of strides until a window has the last token, rounded up.
         steps = -((room - doc_lengths) // stride)
         counts = tf.where(doc_lengths > 0, 1 + tf.maximum(steps, 0), 0)
         questions = tf.repeat(tf.range(tf.size(counts)), counts)
@@ -260,7 +260,7 @@ def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
     """Marks each token in the window in which the token has the most context.
 
     The context of a token is its distance to the nearer end of the window, plus
-    0.01 times the window's length. If windows are equal, the first one wins.
+    0.01 times the window's length. In a tie, the first window wins.
 
     Source: _check_is_max_context (run_squad.py:513-547 of the original).
 
@@ -274,10 +274,10 @@ def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
     is_token = tokens >= 0
     left = tf.cumsum(tf.cast(is_token, tf.int32), axis=1, exclusive=True)
     count = tf.math.count_nonzero(is_token, 1, keepdims=True, dtype=tf.int32)
-    # Compute like `tasks.squad.features`, so that equal windows stay equal.
+    # Compute as `tasks.squad.features` does, or rounding could break a tie.
     context = tf.cast(tf.minimum(left, count - 1 - left), tf.float64)
     score = context + 0.01 * tf.cast(count, tf.float64)
-    # `unsorted_segment_max` ignores the index -1.
+    # `unsorted_segment_max` ignores the index -1, so padding has no effect.
     best = tf.math.unsorted_segment_max(score, tokens, num_tokens)
     is_best = is_token & (score == _gather(best, tokens))
     window = tf.range(tf.shape(tokens)[0])[:, tf.newaxis]
@@ -319,7 +319,7 @@ def _find_spans(
 ) -> _Spans:
     """Pairs the best starts of each window with its best ends.
 
-    Ties keep the order of `tasks.squad.predictions`, which is the original's.
+    Spans with equal scores are in the original's order.
 
     Args:
       start_logits: <float32>[R, T], padding included.

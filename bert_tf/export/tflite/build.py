@@ -34,7 +34,7 @@ from bert_tf.text.tokenizer import LiteTokenizer
 # classifiers with several outputs; MediaPipe reads each output as class scores.
 OMITTED_FOR_IDS = ("logits",)
 
-# Heads that answer with parts of the text.
+# Heads that answer with parts of the text, which clients cut out by offsets.
 HEADS_WITH_OFFSETS = ("tagging", "question_answering")
 
 _SCRIPT = "export/tflite.py"
@@ -175,7 +175,7 @@ def make_function(
 
 def pack(build: Build, strings: Mapping[str, tf.Tensor]) -> Rows:
     """Packs strings; for `HEADS_WITH_OFFSETS`, `Rows.state` has offsets."""
-    # `reshape` fails if the inputs have different numbers of rows. Otherwise a
+    # `reshape` fails if inputs differ in their numbers of rows. Without it, a
     # single row would be broadcast to the rows of another input.
     count = tf.shape(next(iter(strings.values())))[:1]
     strings = {

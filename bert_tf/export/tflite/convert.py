@@ -171,7 +171,7 @@ def operators(content: bytes) -> collections.Counter[str]:
     names = [
         code.customCode.decode()
         if code.customCode
-        # Old and new files have the operator's number in different fields.
+        # `builtinCode` is 0 in old files, and at least the other in new files.
         else _BUILTINS[max(code.builtinCode, code.deprecatedBuiltinCode)]
         for code in model.operatorCodes
     ]
@@ -195,17 +195,17 @@ def _quantize(
     Samples may have any size that the file takes. If `per_tensor`, a dense
     layer has one scale instead of one per column.
     """
-    # The converter itself supports only samples of one length, and would also
-    # quantize the operators that stay in float32 here.
+    # Calibrate here: the converter supports only samples of one length, and
+    # would also quantize the operators that must stay in float32.
     calibrator = calibrators.Calibrator(
         calibrators.add_intermediate_tensors(content), [], []
     )
-    # TensorFlow's interpreter warns that LiteRT's should be used instead.
+    # Each new interpreter of TensorFlow warns that LiteRT's should be used.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for sample in samples():
-            # `_feed_tensors` resizes the inputs for each sample. `calibrate`
-            # resizes inputs once per call, and each call writes the file.
+            # Feed each sample in its own call, as a call resizes inputs only
+            # once. `calibrate` would also write the file in each call.
             calibrator._feed_tensors(lambda sample=sample: [sample], True)
     return lite_convert.mlir_quantize(
         calibrator.calibrate(lambda: ()),  # The samples were fed above.

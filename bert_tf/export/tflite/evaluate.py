@@ -40,7 +40,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 
 _EVAL_FLAG = "--eval_file"
 _CALIBRATION_FLAG = "--representative_file"
-# More rows would hardly change the scales.
+# More rows would hardly change the scales of int8 numbers.
 MAX_CALIBRATION_ROWS = 256
 _LABEL_COLUMN = "label"
 _TEXT_PAIR = "text_pair"
@@ -49,7 +49,7 @@ _KINDS = frozenset(task.kind for task in registry.TASKS.values())
 # Rows per call of the model, and per call of a file that takes any number.
 _BATCH_SIZE = 16
 _TIMED_ROWS = 32
-# Rounds row lengths up, as an interpreter allocates memory for a new length.
+# Rounds up row lengths: for each new length, the interpreter allocates memory.
 _STEP = 8
 # Kinds of tasks whose official metric is in percent, not between 0 and 1.
 _IN_POINTS = (SquadTask.kind,)
@@ -178,7 +178,7 @@ def compute_outputs(
 ) -> dict[str, list[np.ndarray]]:
     """Returns a list with one array per row for each output, by name.
 
-    The names are from `Task.select_outputs`, or for classification the file's.
+    `Task.select_outputs` gives the names; for classification, the file does.
     """
     outputs: dict[str, list] = {}
     task, count = rows.task, len(rows.features)
@@ -191,7 +191,7 @@ def compute_outputs(
             answer = file.run(_inputs(file, rows, part))
             if task.variant is None and not _is_classification(task):
                 if "probabilities" in answer:
-                    # Only the best choice is scored; logits give the same one.
+                    # Probabilities rank the choices as logits do.
                     answer = {"logits": answer["probabilities"]}
                 answer = task.select_outputs(answer)
             for name, values in answer.items():

@@ -51,7 +51,7 @@ _OUTPUTS = {
 }
 _ENTRY = b"TFLITE_METADATA"
 _FILE_IDENTIFIER = b"TFL3"
-# The schema requires this alignment (in bytes), and kernels may rely on it.
+# The alignment that the schema requires of buffers; kernels may rely on it.
 _ALIGNMENT = 16
 # A fixed time (the earliest in a zip), so equal contents give equal files.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
@@ -66,8 +66,8 @@ _VOCABULARY = 5
 _FEATURE_PROPERTIES = 1
 _BERT_TOKENIZER_OPTIONS = 4
 
-# Field number to value: a string, a list of tables, a list of floats, a table,
-# or an unsigned byte.
+# A flatbuffers table, field number to value: a string, a list of tables, a list
+# of floats, a table, or an unsigned byte.
 _Table = dict[int, Any]
 
 
@@ -227,7 +227,7 @@ def _pack(model: schema.ModelT, table: bytes, size: int) -> bytes:
     entry.buffer = len(model.buffers)
     model.buffers = [*model.buffers, buffer]
     model.metadata = [*(model.metadata or ()), entry]
-    # A builder that must grow would copy hundreds of megabytes again.
+    # Begin with enough room: growing would copy hundreds of megabytes again.
     builder = _Builder(size + size // 8 + len(table) + 4096)
     builder.Finish(model.Pack(builder), _FILE_IDENTIFIER)
     return bytes(builder.Output())

@@ -162,7 +162,7 @@ def make(build: Build) -> Built:
             text_operators=build.takes_text,
             per_tensor=build.config.compatibility == "2.14",
         )
-    if not build.takes_text:  # The readers of metadata support only ids.
+    if not build.takes_text:  # Clients that read metadata send only ids.
         content = metadata.describe(content, build)
     found = verify(content, build)
     logging.info("%s: %s.", build.config.quantization, to_line(found))
@@ -173,8 +173,8 @@ def publish(built: Built, path: str, scores: Scores | None) -> None:
     """Writes a file, and its report next to it, atomically."""
     measured = None if scores is None else dataclasses.asdict(scores)
     with contextlib.ExitStack() as stack:
-        # The report is renamed first. If the process is then killed, the report
-        # lies next to the old file, but its checksum is the new file's.
+        # The report is renamed first. If the process is killed before the file
+        # is renamed, the report's checksum shows that the file is an old one.
         names = [
             stack.enter_context(files.atomic_file(path + suffix))
             for suffix in ("", _REPORT_SUFFIX)

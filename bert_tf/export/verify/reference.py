@@ -4,10 +4,9 @@ Texts that reveal errors are listed here. Texts with a given number of tokens
 are generated from the vocabulary of the model.
 
 The answers come from the head and the model of the model directory, called
-eagerly. So they reveal an export with other settings, labels, weights or
-vocabulary than the model's. They also reveal errors in the export's graph,
-which has a fused model and skips padding. The tests of each head compare the
-head with the predictions of its task.
+eagerly. So they reveal wrong settings, labels, weights and vocabularies of an
+export. They also reveal errors in its graph, where the model is fused and
+padding is skipped. Tests compare each head with the predictions of its task.
 
 Shapes:
   B: number of rows of a request.
@@ -41,7 +40,7 @@ from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import MASK
 
-# For each input of a head: a string, or a list of strings such as choices.
+# A row of a request: input name to a string, or to a list, such as choices.
 Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
 Answerer = Callable[[Mapping[str, tf.Tensor], Rows], dict[str, tf.Tensor]]
@@ -51,14 +50,14 @@ _ROWS_PER_CALL = 8
 _TEXTS_PER_CALL = 64
 # The most windows per call: all windows of a long text could fill the memory.
 _WINDOWS = 32
-# Logits may differ by this factor times the tolerance.
+# Logits may differ by this factor times the tolerance; see `run._LOGITS`.
 TIMES_FOR_LOGITS = 10
-# `Reference.decide` adds this many random disturbances to the outputs, and also
-# subtracts each. A decision between equal numbers then changes. If the numbers
-# differ by a tenth of the disturbance, nine of ten decisions change.
+# `Reference.decide` adds and subtracts this many random disturbances, to find
+# doubtful decisions: those between equal numbers always change, and nine of ten
+# change if their numbers differ by a tenth of the disturbance.
 _DISTURBANCES = 4
 
-# The outputs of a model that `Reference` reads.
+# Arguments with which a model returns all outputs that `Reference` reads.
 OUTPUTS = {"return_all_layers": True, "return_attention_probs": True}
 
 # The maximum number of warm-up requests in TensorFlow Serving.

@@ -46,9 +46,9 @@ from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.servable import Servable
 from bert_tf.text.vocabulary import Vocabulary
 
-# The largest allowed difference of numbers: by the precision of a SavedModel,
-# and by the quantization of a .tflite file. For int8 weights there is no limit;
-# the share of equal decisions and the score on a dev set are reported instead.
+# The largest allowed difference of numbers, for each precision of a SavedModel
+# and quantization of a .tflite file. Int8 weights have no limit: reports have
+# the share of equal decisions, and the score on a dev set, instead.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2, "none": 1e-4, "float16": 5e-3}
 
 # A function that returns the decisions in an output, such as its argmax.
@@ -59,8 +59,8 @@ _DECISIONS: Mapping[str, Decide] = dict.fromkeys(
 )
 _MAX_SHOWN = 60
 _MAX_FAULTS_OF_CHECK = 3
-# Outputs with this ending may differ by more. If sums have another order, as
-# with padding, the logits of real models differ in more than the last bits.
+# Outputs with this ending may differ by `TIMES_FOR_LOGITS` times the tolerance.
+# Padding changes the order of sums, and so more than the last bits of logits.
 _LOGITS = "logits"
 
 
@@ -310,7 +310,7 @@ def call(
     for one in calls:
         try:
             outputs = run(one)
-        except Exception as error:  # noqa: BLE001  # As a server does.
+        except Exception as error:  # noqa: BLE001  # Servers catch all, too.
             reply = errors.from_exception(error)
             answers.append(Answer({}, f"{reply.code_name}: {reply.message}"))
             continue
