@@ -410,8 +410,8 @@ def build_card(
     Args:
       title: The heading.
       summary: A paragraph on the model and its purpose.
-      sections: Heading to rows of name and value, for instance "Training data",
-        "Flags", "Metrics"; an empty section contains "None."
+      sections: Maps headings, such as "Training data" or "Flags", to rows of
+        name and value; an empty section contains "None."
       usage: A command or some lines of Python.
       header: The result of `card_header`.
     """

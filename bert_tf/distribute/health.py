@@ -109,8 +109,8 @@ def explain(
         return kind(report[2])
     named = [int(index) for index in _TASK.findall(str(error))]
     others = [i for i in range(cluster.num_workers) if i != cluster.index]
-    # First check the workers in the error's message. They are probably gone,
-    # but may also have stopped because of another worker.
+    # Check all others, those in the error's message first. These are probably
+    # gone, but may also have stopped because of another worker.
     others.sort(key=lambda index: index not in named)
     gone = [index for index in others if check_health(index)]
     gone = gone or [index for index in others if index in named]

@@ -160,7 +160,7 @@ def _flag_help(field: dataclasses.Field, value_type: type) -> str:
         form += f" (default: {str(field.default).lower()})"
     elif field.default not in (None, ""):
         form += f" (default: {field.default})"
-    # Indent further lines of the form more than the lines of the help text.
+    # Wrapped lines of the form are indented more than the help text below them.
     lines = [("  ", " " * 10, form)]
     if field.metadata["group"] != IGNORED:
         text = errors.name_programs(field.metadata["help"])

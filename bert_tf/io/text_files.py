@@ -106,7 +106,7 @@ def parse_json(text: str, path: str, line: int = 1, advice: str = "") -> Any:
     """Returns the value of the JSON that begins in a line of a file.
 
     Raises:
-      UserError: If the JSON is not valid; the message ends with the advice.
+      UserError: If the JSON is not valid; the message ends with `advice`.
     """
     try:
         return json.loads(text)

@@ -34,7 +34,7 @@ _HUBS = {
 
 # Named in messages; plain http is for this machine alone.
 _NAMED = ("hf://", "kaggle://", "https://", "gs://")
-# TensorFlow reads some, others with a package of their own.
+# TensorFlow reads some of these by itself and the others with extra packages.
 _FILE_SYSTEMS = ("file", "gs", "hdfs", "ram", "s3", "viewfs")
 _PREFIXES = ("hf", "kaggle", "https", "http", *_FILE_SYSTEMS)
 

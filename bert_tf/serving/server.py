@@ -33,8 +33,8 @@ from bert_tf.serving.service import Service
 _ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
 # Seconds that a request gets beyond its time limit before it is dropped.
 _GRACE_SECONDS = 5
-# Connections that may wait to be accepted. asyncio tries to accept this many in
-# a row and logs each failure, as when out of files, so more could fill the log.
+# Connections that may wait. If the process is out of file descriptors, asyncio
+# logs up to this many failed accepts at a time: more could fill the log.
 _BACKLOG = 128
 
 

@@ -91,8 +91,8 @@ def _characters(ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
         yield from map(chr, range(first, last + 1))
 
 
-# Character to stand-in: under the original's rules, stand-ins hide these
-# characters from WordPiece, which would otherwise split them off.
+# Maps each character of `_NEWER_PUNCTUATION` to its stand-in, which hides it
+# from WordPiece. WordPiece would split it off; the original does not.
 STAND_INS = dict(
     zip(_characters(_NEWER_PUNCTUATION), _characters(_FREE), strict=True)
 )

@@ -26,8 +26,8 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
 from bert_tf.text.vocabulary import Vocabulary
 
-# One or two segments per row. Each is a pair of <int32>[R]: the index of its
-# first token among all tokens, and its number of tokens.
+# Each segment, A or B, is a pair of <int32>[R], with a value per row: the index
+# of the segment's first token among all tokens, and its number of tokens.
 Segments = Sequence[tuple[tf.Tensor, tf.Tensor]]
 
 

@@ -63,8 +63,8 @@ class BertTokenizer(tf.Module):
     Args:
       vocabulary: The vocabulary.
       lower_case: Whether to lower-case the text.
-      strip_accents: Whether to strip accents. None means the value of
-        `lower_case` with the original's normalization, otherwise False.
+      strip_accents: Whether to strip accents. None strips them if `lower_case`
+        is set and `normalization` is the original's.
       preserve_special_tokens: Whether [PAD], [UNK], [CLS], [SEP] and [MASK] in
         the text become their ids. The original splits them like any other
         text. Keep this off for untrusted text: "[SEP]" could end a segment.

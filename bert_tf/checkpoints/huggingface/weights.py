@@ -66,7 +66,7 @@ _INDEX = {
     )
 }
 
-# In Keras, names start with models' names: drop all before these layers.
+# Keras puts names of models before these layers; `_torch_name` drops them.
 _KERAS_LAYERS = ("bert", "cls", "classifier", "qa_outputs")
 _KERAS_KERNEL = "/kernel:0"
 

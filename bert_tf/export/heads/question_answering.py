@@ -48,7 +48,7 @@ class QuestionAnswering(head.ServingHead):
       task: The settings of windows and of the choice of answers.
 
     Raises:
-      UserError: If the lengths leave no room for the paragraph.
+      UserError: If `max_seq_length` leaves no room for the paragraph.
     """
 
     kinds = ("question_answering",)

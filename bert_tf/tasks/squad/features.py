@@ -98,7 +98,7 @@ def convert_examples_to_features(
       is_training: Whether the examples have answers.
 
     Raises:
-      UserError: If the lengths leave no room for the paragraph.
+      UserError: If `max_seq_length` leaves no room for the paragraph.
     """
     least = max_query_length + _NUM_SPECIAL_TOKENS + 1
     if max_query_length < 1 or doc_stride < 1 or max_seq_length < least:
