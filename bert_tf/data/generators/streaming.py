@@ -45,7 +45,7 @@ from bert_tf.io import progress
 from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
 
-# A part of this size takes a worker less than a second; its plan fits in memory.
+# A worker takes less than a second for this size; the plan fits in memory.
 TOKENS_PER_PART = 4_000_000
 # Short texts get smaller parts, so all processes finish at about the same time.
 _LEAST_TOKENS_PER_PART = 200_000
