@@ -58,7 +58,7 @@ class ServingDocumentationTest(tf.test.TestCase):
 
     def test_requests_are_answered_in_the_form_that_is_shown(self):
         examples = _EXAMPLE.findall(self.text)
-        self.assertLen(examples, 5)
+        self.assertLen(examples, 4)
         for command, shown in examples:
             _, _, body, url = shlex.split(command)
             address = url.replace(_REST, f"http://{self.rest}")

@@ -235,7 +235,7 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
             pretrained_models.build_model(
                 self.stored(_task(("a", "b"))),
                 _task(),
-                device_setup=None,
+                devices=None,
                 keep_head=True,
             )
 
