@@ -156,8 +156,7 @@ def _described(name: str, folder: str, path: str) -> Task:
     """Returns the task of a task.json."""
     values = text_files.read_json(path)
     values = values if isinstance(values, dict) else {}
-    # If the kind is unknown, check the other values as for taggers, so that one
-    # error lists everything that is wrong.
+    # Check the rest as for taggers, so that one error lists all that is wrong.
     kind = KINDS.get(name_of := str(values.get("kind")), KINDS[TAGGING])
     metric = values.get("metric", kind["metrics"][0])
     columns = values.get("columns", {})
