@@ -117,7 +117,7 @@ def take_site(window, path, address, width, columns, scale):
             part.convert("RGB").resize(size),
             (column * size[0], row * size[1]),
         )
-    picture.save(path, quality=80)
+    picture.save(path, quality=50)
 
 
 def main():
