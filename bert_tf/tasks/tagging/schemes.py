@@ -1,4 +1,4 @@
-"""Tagging schemes: IOB2, which models learn, and other schemes of files."""
+"""Tagging schemes: IOB2 for models, and other schemes in files."""
 
 import re
 from collections.abc import Iterable
