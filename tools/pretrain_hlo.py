@@ -53,7 +53,7 @@ def _plan_records(command_line):
     tokenizer = BertTokenizer(Vocabulary.from_file(config.vocab_file))
     folder = os.path.join(_STORE.value, "tokens")
     with worker_processes.pool(1) as pool:
-        streaming_generator._tokenize_corpus(
+        streaming_generator.tokenize_corpus(
             config, [config.input_file], tokenizer, folder, pool, 1
         )
     store = TokenStore.open(folder, len(tokenizer.vocabulary))

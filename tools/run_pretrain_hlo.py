@@ -16,34 +16,16 @@ import pickle
 import time
 
 import jax
-import jaxlib.xla_client
+import jaxlib
 import numpy as np
-from jax.extend import mlir
 
 from bert_tf.data.generators import streaming_worker
-from bert_tf.data.token_store import TokenStore
-from tools.time_step_hlo import find_aliases
+from tools.time_step_hlo import Program
 
 
 def _make_part(arguments):
-    """Returns the features of a part of the records."""
-    plan, part = arguments
-    seed = plan.config.random_seed
-    store = TokenStore.open(plan.store_folder, len(plan.starts_word))
-    instances = streaming_worker.InstancePlanner(store, plan.config).plan(
-        streaming_worker._passes(plan, part, store.num_passes),
-        streaming_worker.derive_seed(seed, "instances", part),
-    )
-    rng = np.random.default_rng(
-        streaming_worker.derive_seed(seed, "masks", part)
-    )
-    rows = streaming_worker._RECORDS_PER_BATCH
-    return [
-        streaming_worker.make_records(
-            plan, store, instances.take(slice(x, x + rows)), rng
-        )
-        for x in range(0, len(instances), rows)
-    ]
+    """Returns the batches of a part of the records."""
+    return [batch for batch, _ in streaming_worker.make_part(*arguments)]
 
 
 def make_records(plan, pool):
@@ -56,17 +38,8 @@ def make_records(plan, pool):
     }
 
 
-@functools.cache
-def compile_program(program):
-    """Returns the compiled HLO and what `find_aliases` finds in the program."""
-    computation = jaxlib.xla_client.XlaComputation(program)
-    device = jax.devices()[0]
-    compiled = device.client.compile_and_load(
-        mlir.hlo_to_stablehlo(program),
-        jaxlib.xla_client.DeviceList((device,)),
-        jaxlib.xla_client.CompileOptions(),
-    )
-    return compiled, find_aliases(computation.as_hlo_text().split("\n")[0])
+# Several runs may have one program, and compiling takes longer than training.
+compile_program = functools.cache(Program)
 
 
 class Run:
@@ -76,7 +49,7 @@ class Run:
         with open(os.path.join(folder, "run.pickle"), "rb") as file:
             self.run = pickle.load(file)
         with open(os.path.join(folder, "step.pb"), "rb") as file:
-            self._compiled, self._aliases = compile_program(file.read())
+            self._program = compile_program(file.read())
         arguments = self.run["arguments"]
         self._values = [jax.numpy.asarray(x) for x in arguments]
         self._values += [jax.numpy.asarray(x) for x in self.run["variables"]]
@@ -113,12 +86,7 @@ class Run:
             batch = self._take(self._records, rows.astype(np.int32))
             for place, value in zip(self._fed, batch, strict=True):
                 self._values[place] = value
-            results = self._compiled.execute_sharded(self._values)
-            outputs = [
-                x for (x,) in results.disassemble_into_single_device_arrays()
-            ]
-            for output, parameter in self._aliases.items():
-                self._values[parameter] = outputs[output]
+            outputs = self._program.run(self._values)
             if step % 500 == 0 or step in (1, 100):
                 loss = float(outputs[self.run["loss"]])
                 seconds = time.perf_counter() - begin

@@ -43,19 +43,14 @@ def measure_product(size: int, steps: int) -> float:
     return 2 * size**3 * steps / (time.perf_counter() - begin) / 1e12
 
 
-class Step:
-    """A compiled step with its weights.
+class Program:
+    """A compiled HLO program that updates its variables in place.
 
     Attributes:
-      about: The facts that tools/step_hlo.py wrote about the step.
-      compiled: The program.
+      compiled: The executable of jax.
     """
 
-    def __init__(self, path: str):
-        with open(path, "rb") as file:
-            program = file.read()
-        saved = dict(np.load(path.replace(".pb", ".npz")))
-        self.about = json.loads(str(saved.pop("about")))
+    def __init__(self, program: bytes):
         computation = jaxlib.xla_client.XlaComputation(program)
         self._aliases = find_aliases(computation.as_hlo_text().split("\n")[0])
         device = jax.devices()[0]
@@ -64,6 +59,31 @@ class Step:
             jaxlib.xla_client.DeviceList((device,)),
             jaxlib.xla_client.CompileOptions(),
         )
+
+    def run(self, values: list) -> list:
+        """Replaces the variables among `values`; returns all outputs."""
+        results = self.compiled.execute_sharded(values)
+        outputs = [
+            x for (x,) in results.disassemble_into_single_device_arrays()
+        ]
+        for output, parameter in self._aliases.items():
+            values[parameter] = outputs[output]
+        return outputs
+
+
+class Step:
+    """A compiled step with its weights.
+
+    Attributes:
+      about: The facts that tools/step_hlo.py wrote about the step.
+      program: The `Program` of the step.
+    """
+
+    def __init__(self, path: str):
+        with open(path, "rb") as file:
+            self.program = Program(file.read())
+        saved = dict(np.load(path.replace(".pb", ".npz")))
+        self.about = json.loads(str(saved.pop("about")))
         self._loss = self.about.pop("loss")
         variables = self.about.pop("variables")
         keys = jax.random.split(jax.random.key(1), len(variables))
@@ -75,12 +95,7 @@ class Step:
     def run(self, count: int) -> float:
         """Runs some steps and returns the loss of the last one."""
         for _ in range(count):
-            results = self.compiled.execute_sharded(self._values)
-            outputs = [
-                x for (x,) in results.disassemble_into_single_device_arrays()
-            ]
-            for output, parameter in self._aliases.items():
-                self._values[parameter] = outputs[output]
+            outputs = self.program.run(self._values)
         return float(outputs[self._loss])
 
 
@@ -116,7 +131,7 @@ def main() -> None:
         except jax.errors.JaxRuntimeError as error:
             print(f"{path}: {str(error)[:300]}", flush=True)
             continue
-        memory = step.compiled.get_compiled_memory_stats()
+        memory = step.program.compiled.get_compiled_memory_stats()
         median = statistics.median(seconds)
         result = step.about | {
             "seconds": seconds,

@@ -84,7 +84,7 @@ def generate(
     os.makedirs(work_dir, exist_ok=True)
     with worker_processes.pool(num_processes) as pool:
         store_folder = os.path.join(work_dir, "tokens")
-        _tokenize_corpus(
+        tokenize_corpus(
             config, input_files, tokenizer, store_folder, pool, num_processes
         )
         store = TokenStore.open(store_folder, len(tokenizer.vocabulary))
@@ -93,7 +93,7 @@ def generate(
     return result(work_dir, store, output_files)
 
 
-def _tokenize_corpus(
+def tokenize_corpus(
     config: Flags,
     input_files: Sequence[str],
     tokenizer: BertTokenizer,
@@ -101,6 +101,7 @@ def _tokenize_corpus(
     pool: futures.Executor,
     num_processes: int,
 ) -> None:
+    """Tokenizes the corpus into a store, unless the store is complete."""
     if read_progress(folder).complete:
         return
     writer = TokenStoreWriter(folder, len(tokenizer.vocabulary))

@@ -22,6 +22,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 
 import numpy as np
@@ -130,29 +131,31 @@ def split_lines(lines: Sequence[str]) -> tuple[list[str], np.ndarray]:
 
 def write_part(plan: PartsPlan, part: int) -> None:
     """Writes the counts and then the records of one part, atomically."""
-    config, seed = plan.config, plan.config.random_seed
-    store = TokenStore.open(plan.store_folder, len(plan.starts_word))
-    instances = InstancePlanner(store, config).plan(
-        _passes(plan, part, store.num_passes),
-        derive_seed(seed, "instances", part),
-    )
-    rng = np.random.default_rng(derive_seed(seed, "masks", part))
     counts = RecordCounts()
     temporary = f"{plan.records_path(part)}.{os.getpid()}.tmp"
     with open(temporary, "wb") as file:
-        for start in range(0, len(instances), _RECORDS_PER_BATCH):
-            chosen = instances.take(slice(start, start + _RECORDS_PER_BATCH))
-            batch = make_records(plan, store, chosen, rng)
-            num_truncated = int(chosen.truncated.sum())
+        for batch, num_truncated in make_part(plan, part):
             counts.add_batch(
-                batch,
-                plan.mask_id,
-                num_truncated,
-                config.left_to_right,
+                batch, plan.mask_id, num_truncated, plan.config.left_to_right
             )
             file.write(serializer.serialize(batch))
     files.write_json(plan.counts_path(part), counts.to_dict())
     os.replace(temporary, plan.records_path(part))
+
+
+def make_part(plan: PartsPlan, part: int) -> Iterator[tuple[dict, int]]:
+    """Yields batches of `make_records`, and how many rows were truncated."""
+    seed = plan.config.random_seed
+    store = TokenStore.open(plan.store_folder, len(plan.starts_word))
+    instances = InstancePlanner(store, plan.config).plan(
+        _passes(plan, part, store.num_passes),
+        derive_seed(seed, "instances", part),
+    )
+    rng = np.random.default_rng(derive_seed(seed, "masks", part))
+    for start in range(0, len(instances), _RECORDS_PER_BATCH):
+        chosen = instances.take(slice(start, start + _RECORDS_PER_BATCH))
+        batch = make_records(plan, store, chosen, rng)
+        yield batch, int(chosen.truncated.sum())
 
 
 def _passes(plan: PartsPlan, part: int, num_spans: int) -> list[int]:
