@@ -332,15 +332,20 @@ class TextMethods(save.FileMethods):
           UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
         """
         packed_weights.refuse()
+        bert = getattr(self, "bert", self)
         step = self.optimizer.iterations
         # A resumed run must draw the same dropout. Keras restores the step but
         # not `state`, so compute `state` from the step. With accumulation, do
         # not: several batches have the same step and would share a dropout.
         if not self.optimizer.gradient_accumulation_steps:
-            state = getattr(self, "bert", self).seed_generator.state
+            state = bert.seed_generator.state
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)
             state.assign(tf.stack([tf.convert_to_tensor(state)[0], now]))
-        return super().train_step(self._with_masks(data, step))
+        bert.encoder.shares_graph = not bert.encoder.fuse
+        try:
+            return super().train_step(self._with_masks(data, step))
+        finally:  # Custom loops and exports keep a graph for each layer.
+            bert.encoder.shares_graph = False
 
     def make_train_function(self, force=False):
         """Makes the optimizer's variables, then the function that Keras calls.

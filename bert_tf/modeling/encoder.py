@@ -93,7 +93,9 @@ class Encoder(layers.BertLayer):
         self.remat = remat
         # Whether every call returns attention weights.
         self.needs_weights = False
-        # Whether every graph calls one function for all layers, as `fit` does.
+        # Whether graphs call one function for all layers, as in `fit`. Not in
+        # the training step of scripts: TensorFlow would add gradients in
+        # another order and change results.
         self.shares_graph = False
         self.encoder_layers = [
             self.add_layer(
@@ -118,12 +120,9 @@ class Encoder(layers.BertLayer):
             return self._rematerialize(
                 hidden_states, attention_bias, arguments
             ), []
-        # Only `fit` has batches of unknown size. In the training step of
-        # scripts, with `fuse` or without, a shared function would make
-        # TensorFlow add gradients in another order and change results.
-        is_fit = attention_bias.shape[0] is None and not self.fuse
-        is_shared = self.shares_graph or (is_fit and dropout_seeds is not None)
-        if is_shared and not (self.needs_weights or tf.executing_eagerly()):
+        if self.shares_graph and not (
+            self.needs_weights or tf.executing_eagerly()
+        ):
             return self._call_one_function(
                 hidden_states, attention_bias, arguments
             ), []
@@ -161,7 +160,10 @@ class Encoder(layers.BertLayer):
                 self.encoder_layers, dropout_ids, strict=True
             ):
                 weights = [tf.convert_to_tensor(x) for x in layer.variables]
-                number = tf.constant(dropout_id, tf.uint32)
+                # TensorFlow would copy the function for each constant.
+                number = tf.raw_ops.PlaceholderWithDefault(
+                    input=tf.constant(dropout_id, tf.uint32), shape=[]
+                )
                 outputs.append(encoder_layer(outputs[-1], number, weights))
         finally:
             first.set_dropout_id(dropout_ids[0])

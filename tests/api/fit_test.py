@@ -19,6 +19,7 @@ from bert_tf.api import default_training
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.finetuning import contrastive
+from bert_tf.modeling import encoder
 from bert_tf.tasks import dev_split
 from bert_tf.tasks.task_files import SplitKey
 from bert_tf.text.vocabulary import Vocabulary
@@ -279,6 +280,22 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         with mock.patch.object(type(model), "train_step", train_step):
             model.fit(fit_case.TEXTS, fit_case.LABELS, epochs=2, verbose=0)
         self.assertLen(traces, 1)
+
+    @pytest.mark.slow
+    @parameterized.parameters(4, 5)  # Whole batches, and a smaller last one.
+    def test_layers_are_traced_once(self, num_rows):
+        path = tiny_model.write(tempfile.mkdtemp())  # Two layers.
+        model = bert_tf.load_model(
+            path, "classification", labels=["bad", "good"]
+        )
+        texts, labels = fit_case.TEXTS[:num_rows], fit_case.LABELS[:num_rows]
+        original = encoder.EncoderLayer.call
+        with mock.patch.object(
+            encoder.EncoderLayer, "call", autospec=True, side_effect=original
+        ) as call:
+            model.fit(texts, labels, batch_size=2, verbose=0)
+        call.assert_called_once()
+        self.assertFalse(model.bert.encoder.shares_graph)
 
     @pytest.mark.slow
     def test_callbacks_resume_to_the_same_weights(self):
