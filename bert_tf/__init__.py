@@ -9,12 +9,12 @@
   model.predict("I enjoyed it.")
   model.save("films.keras")
 
-`bert-tf -h` lists the commands, and `help(bert_tf.load_model)` the kinds of
-models.
+`bert-tf -h` lists the commands, and `help(bert_tf.load_model)` lists the kinds
+of models.
 """
 
-# Public names are imported on first use. Scripts import this package, too, and
-# would otherwise wait for Keras before they print `--help`.
+# Import public names on first use: scripts import this package, too, and must
+# print `--help` without waiting for Keras.
 
 import importlib
 import sys
@@ -45,7 +45,7 @@ _HOMES = {
     "save_model": "bert_tf.api.save",
 }
 
-# Ends the error for an unknown name, such as AutoModel of transformers.
+# Hint in the error for an unknown name, such as `bert_tf.AutoModel`.
 _SEE_LOAD = "; load_model opens models of every kind."
 
 __all__ = list(_HOMES)
@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'bert_tf' has no attribute {name!r}{hint}"
         )
-    # Check before Keras is imported: its error for a wrong backend is unclear.
+    # Check first: Keras' own error for a wrong backend is unclear.
     keras_backend.require_tensorflow()
     if "tensorflow" not in sys.modules:
         from bert_tf.io import terminal
@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
     with errors.extras():
         value = getattr(importlib.import_module(_HOMES[name]), name)
         if _HOMES[name].startswith("bert_tf.modeling."):
-            # The class reads only features; `with_text` lets it read texts.
+            # Let this class, which reads only features, read raw texts, too.
             models = importlib.import_module("bert_tf.api.models")
             value = models.with_text(value)
     globals()[name] = value

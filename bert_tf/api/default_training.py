@@ -1,7 +1,7 @@
 """Arguments of `compile` and `fit`: checks, defaults, loss, metrics, masks.
 
-The default loss is the scripts' training objective. A loss or metric given by
-name reads logits; Keras' own default would expect probabilities.
+The default loss is the objective of the scripts in run/. A loss or metric given
+by name reads logits; Keras' own default would expect probabilities.
 
 Shapes:
   B: batch size.
@@ -45,26 +45,26 @@ from bert_tf.training.losses import TaskObjective
 from bert_tf.training.losses import weigh
 from bert_tf.training.optimizer import build_optimizer
 
-# The label of tokens that do not count in losses and metrics.
+# The label of tokens that losses and metrics ignore.
 NO_LABEL = -1
 
-# The defaults of the original's run_classifier.py.
+# The default learning rate and warm-up of the original's run_classifier.py.
 _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
-# Keras' default batch size, so that `count_steps` counts Keras' steps.
+# Keras' default batch size: `count_steps` must count the same steps as Keras.
 _BATCH_SIZE = 32
-# finetune_classifier.py's default --seed, so `fit` draws the same pairs.
+# The default --seed of finetune_classifier.py, so `fit` draws the same pairs.
 _FEW_SHOT_SEED = 12345
 _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
     keras.callbacks.ReduceLROnPlateau,
 )
 
-# Python objects that yield batches; `check_stream` refuses texts in them.
+# Python objects that yield batches; `check_stream` refuses batches of texts.
 STREAMS = (keras.utils.PyDataset, types.GeneratorType)
-# All types that yield batches; `Preprocessor.split` leaves them whole.
+# Types that yield batches: `Preprocessor.split` returns such data unchanged.
 IN_BATCHES = (tf.data.Dataset, *STREAMS)
-# Loss function -> its class, which can be built to read logits instead.
+# Keras' loss function -> its class, which can be built with `from_logits=True`.
 _LOSSES = {
     cls().fn: cls
     for cls in (
@@ -75,8 +75,8 @@ _LOSSES = {
         keras.losses.SparseCategoricalCrossentropy,
     )
 }
-# The loss decides which metric "accuracy" is. Keras would go by the labels'
-# shape: for rows with several labels, only the greatest logit would count.
+# Choose the accuracy by the loss. Keras would choose by the labels' shape, and
+# for several labels per row would compare only the greatest logit.
 _ACCURACY = ("accuracy", "acc")
 _ACCURACIES = {
     keras.losses.BinaryCrossentropy: keras.metrics.BinaryAccuracy,
@@ -86,7 +86,7 @@ _ACCURACIES = {
     ),
 }
 
-# The default of the original's create_pretraining_data.py.
+# The default --masked_lm_prob of the original's create_pretraining_data.py.
 _MASKED_LM_PROB = 0.15
 _ROW_SALT = 21
 
@@ -102,8 +102,8 @@ def count_steps(
     """Returns the number of steps of the learning rate schedule of `fit`.
 
     Example: 3 epochs of 1,000 rows in batches of 32 have 3 * 32 steps. Returns
-    None for data of unknown length, and if a callback sets the learning rate:
-    Keras cannot set the rate of an optimizer that has a schedule.
+    None if the data's length is unknown, or if a callback sets the learning
+    rate: a callback cannot set a rate that has a schedule.
     """
     if any(isinstance(x, _RATE_SETTERS) for x in tf.nest.flatten(callbacks)):
         return None
@@ -126,8 +126,8 @@ def compile_arguments(
 ) -> dict[str, Any]:
     """Returns the arguments of `compile` for a run of `num_steps` steps.
 
-    They are the defaults of run/finetune_classifier.py. If `num_steps` is None,
-    the learning rate is constant. `task` is None for masked language models.
+    Uses the defaults of run/finetune_classifier.py. If `num_steps` is None, the
+    learning rate is constant. `task` is None for masked language models.
     """
     optimizer = build_optimizer(
         learning_rate=_LEARNING_RATE,
@@ -158,7 +158,7 @@ def compute_loss(
       y: The labels that `Preprocessor` returns, or the ids of masked tokens
         <int>[B, P], -1 at unused positions.
       sample_weight: The weight of each row or label, or None. As in Keras, the
-        sum of losses is divided by their count, not by the sum of weights.
+        weighted sum is divided by the number of losses, not the sum of weights.
     """
     require_labels(y is not None)
     if isinstance(y, Mapping) and len(y) == 1:
@@ -216,18 +216,18 @@ def fit_few_shot(
 
     Args:
       model: The classifier.
-      build_twin: Builds the model for embeddings that trains the encoder.
+      build_twin: Builds a model for embeddings, which is trained on pairs.
       x: The texts, as for `fit`.
       y: The labels of the texts, as for `fit`.
       options: Batch size, epochs, verbosity and callbacks of `fit`.
-      others: The other arguments of `fit`, which must be None.
-      calibrates: Whether to fit the probabilities, by cross-validation.
+      others: All other arguments of `fit`; each must be None.
+      calibrates: Whether to calibrate the probabilities, by cross-validation.
 
     Raises:
-      UserError: If an argument or the model does not fit, or
-        `label_values.check_few` rejects the texts.
+      UserError: If few-shot training does not support the model or an argument,
+        or `label_values.check_few` rejects the texts.
     """
-    # The import takes a second, which only few-shot training should pay.
+    # Import only for few-shot training, as the import takes a second.
     from bert_tf.finetuning import contrastive
 
     preprocessor = model.preprocessor
@@ -282,7 +282,7 @@ def fit_few_shot(
         preprocessor.fit_confidence(
             contrastive.out_of_fold_logits(start, label_ids), label_ids
         )
-    # Compiled functions still have the old pooling, so drop them.
+    # Drop the compiled functions, as they still use the old pooling.
     model.train_function = model.test_function = model.predict_function = None
     return history
 
@@ -306,8 +306,8 @@ def draw_masks(
 
     Returns:
       The features with masked `input_ids` and with `masked_lm_positions`
-      <int32>[B, P]; P = 19 for S = 128, 15% of S. And the labels: the ids of
-      the masked tokens <int32>[B, P], -1 at unused positions.
+      <int32>[B, P], where P is 15% of S, for instance 19 of 128; and the labels
+      <int32>[B, P], the ids of masked tokens, -1 at unused positions.
     """
     ids = tf.cast(features[INPUT_IDS.name], tf.int32)
     mask = features.get(INPUT_MASK.name)
@@ -341,7 +341,7 @@ def draw_masks(
 def check_counts(**counts: Any) -> None:
     """Raises `UserError` for a count that Keras would misread.
 
-    All counts but `epochs` may be None.
+    A count may be None, except `epochs`.
     """
     for name, value in counts.items():
         is_whole = isinstance(value, numbers.Integral)
@@ -380,8 +380,8 @@ def losses_of_logits(loss: Any) -> Any:
     """Replaces losses given by name or function by losses that read logits.
 
     Args:
-      loss: The argument of `compile`: a loss, its name or function, None, or a
-        dictionary or list of these.
+      loss: As given to `compile`, namely a loss, a loss's name or function,
+        None, or a dictionary or list of losses.
     """
 
     def replace(one):
@@ -406,14 +406,14 @@ def metrics_of_logits(
 ) -> Any:
     """Replaces metrics given by name by objects that read logits.
 
-    Returns a list, or a dictionary of lists. The metrics are built, as
-    Keras would trace the first step twice if this step built them.
+    Returns a list; for a dictionary, a dictionary of lists. The metrics are
+    built here: if the first step built metrics, it would be traced twice.
 
     Args:
-      metrics: The argument of `compile`; None stays None.
-      loss: The argument of `compile`; None for the loss of the task.
-      is_multi_label: Whether an example may have several labels; None if not
-        known before `fit` reads labels. Then Keras chooses the accuracy.
+      metrics: As given to `compile`; None stays None.
+      loss: As given to `compile`; None for the loss of the task.
+      is_multi_label: Whether an example may have several labels; if None
+        (unknown), the loss or Keras determines the accuracy.
     """
     if metrics is None:
         return None

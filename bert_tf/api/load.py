@@ -39,30 +39,30 @@ def load_model(
     encoder with a new head, ready for fine-tuning.
 
     Args:
-      path: A model directory, a Hugging Face directory, a KerasHub preset or a
-        SavedModel of TF Hub. Or a checkpoint of the original or of the Model
-        Garden: its directory or prefix, with the configuration in the same
-        directory. Or a `.keras` file, which stays compiled if no other argument
-        is given. Or a name to download: a short one such as "bert-base-uncased"
-        (run/models.py lists them), "hf://owner/name[@revision]",
+      path: A model directory, a Hugging Face directory, a KerasHub preset, a
+        SavedModel of TF Hub or a `.keras` file, which stays compiled if no
+        other argument is given. Or the directory or prefix of a checkpoint of
+        the original or the Model Garden, with its configuration beside it. Or,
+        if no such path exists, a model to download, such as "bert-base-uncased"
+        (run/models.py lists such names), "hf://owner/name[@revision]",
         "kaggle://owner/model/keras/variation[/version]", or the https://
-        address of a .zip or .tar.gz file. An existing path of this name wins.
+        address of a .zip or .tar.gz file.
       kind: The kind of model to build: "encoder", "pretraining", "masked_lm",
         "next_sentence", "classification", "question_answering", "tagging",
-        "multiple_choice" or "embeddings"; by default the stored kind.
+        "multiple_choice" or "embeddings"; by default the stored model's kind.
       labels: Names of the labels of a new head for classification or tagging.
-      num_labels: The number of labels, if they have no names.
-      new_parts: Parts to initialize randomly although they are stored: "head",
-        "pooler".
+      num_labels: The number of labels, for labels without names.
+      new_parts: Parts to initialize randomly instead of from stored weights:
+        "head", "pooler".
       max_seq_length: The maximum number of tokens in a row of text, for `fit`,
-        `predict` and `preprocessor`; by default as in training, else the task's
-        default: 384 for question answering, 128 for others.
+        `predict` and `preprocessor`; by default as in training, else 384 for
+        question answering and 128 for other tasks.
       problem_type: "single_label" or "multi_label", for classification; by
-        default as stored, else as the labels in `fit` require.
+        default the stored value; without one, the labels in `fit` decide.
       cache_dir: The directory for models downloaded by a short name or an
-        address; by default BERT_TF_CACHE, else ~/.cache/bert_tf. The hubs
-        have their own caches.
-      offline: If true, no model is downloaded; by default BERT_TF_OFFLINE.
+        address; by default $BERT_TF_CACHE, else ~/.cache/bert_tf. Models of
+        Hugging Face and Kaggle stay in these hubs' own caches.
+      offline: If true, no model is downloaded; by default $BERT_TF_OFFLINE.
       **kwargs: Arguments of the model's constructor, for instance
         `return_all_layers=True` or `dtype="mixed_bfloat16"`.
 
@@ -70,15 +70,15 @@ def load_model(
       A `BertModel`, `BertForPretraining`, `BertForClassification`,
       `BertForQuestionAnswering`, `BertForTagging`, `BertForMultipleChoice` or
       `BertForEmbeddings`, where `predict` returns <float32>[rows, size].
-      All but `BertModel` have the encoder in `bert`; models for classification
-      and tagging have the names of the labels, or None, in `labels`. The
-      `predict` of a model with a task head also accepts raw rows, such as
-      texts, and returns the same values as run/predict.py. `preprocessor` has
-      the tokenizer and the task; called with texts it returns the inputs.
+      `model.bert` is the encoder, unless the model is a `BertModel`. For
+      classification and tagging, `model.labels` has the labels' names, or None.
+      The `predict` of a model with a task head also accepts raw rows, such as
+      texts, and returns the same values as run/predict.py.
+      `model.preprocessor`, with tokenizer and task, converts texts to inputs.
 
     Raises:
-      UserError: If there is no model, it is damaged, its weights do not match
-        its configuration, or the arguments do not fit the model.
+      UserError: If `path` names no model, the model is damaged, its weights do
+        not match its configuration, or an argument is wrong.
 
     Example:
       >>> model = bert_tf.load_model(
@@ -159,12 +159,12 @@ def load_tokenizer(
     Args:
       path: As for `load_model`.
       preserve_special_tokens: If true, special tokens such as [MASK] in a text
-        stay whole; by default as stored.
+        stay whole; by default the stored setting.
       cache_dir: As for `load_model`.
       offline: As for `load_model`.
 
     Raises:
-      UserError: If there is no model, or it has no vocabulary.
+      UserError: If `path` names no model, or the model has no vocabulary.
 
     Example:
       >>> tokenizer = bert_tf.load_tokenizer("bert-base-uncased")

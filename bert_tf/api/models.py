@@ -1,9 +1,9 @@
 """Keras models that train on, predict and export raw rows, such as texts.
 
-`with_text` adds these methods to a class of `bert_tf.modeling`, which reads
-only features. A model may return several outputs, and Keras expects losses,
-metrics and labels in the same structure. Here a single loss, metric or label
-applies to every output of the head, and the encoder's outputs need none.
+Classes in `bert_tf.modeling` read only features; `with_text` adds methods for
+raw rows. Keras expects losses, metrics and labels in the structure of a model's
+outputs. These methods apply a single loss, metric or label to every output of
+the head, and ignore the encoder's outputs.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import task_models
 from bert_tf.tasks.classification.labels import name_some
 
-# Question answering: the name of a label -> the output that it trains.
+# Name of a label in question answering -> the output that the label trains.
 _OUTPUT_OF_LABEL = {
     "start_positions": "start_logits",
     "end_positions": "end_logits",
@@ -47,23 +47,23 @@ class TextMethods(save.FileMethods):
     """Methods for raw rows, mixed into a class of `bert_tf.modeling`.
 
     Attributes:
-      preprocessor: The model's `Preprocessor`; None if the model was made by
-        its constructor, and so has no vocabulary.
+      preprocessor: The model's `Preprocessor`, or None for a model that its
+        constructor made, which has no vocabulary.
     """
 
     preprocessor = None
-    # The outputs in `head_outputs` that have a loss.
+    # Names of the head's outputs that have a loss.
     _trained_outputs = ()
-    # Whether `compile` got no loss, so the task's objective is the loss.
+    # True if `compile` got no loss: the loss is then the task's objective.
     _has_task_loss = False
-    # Whether `fit` chose the arguments of `compile`, so it may replace them.
+    # True if `fit` chose the arguments of `compile`; a new `fit` replaces them.
     _has_defaults = False
 
     def __call__(self, *args, **kwargs):
         """Computes the outputs for the model's inputs, or for raw rows.
 
-        Raw rows become the inputs that `preprocessor` returns for them. If the
-        task splits long texts into windows, each window has a row of outputs.
+        `preprocessor` converts raw rows to inputs. If the task splits long
+        texts into windows, the outputs have a row for each window.
 
         Raises:
           UserError: If a row does not fit the task, or the model has no
@@ -116,16 +116,16 @@ class TextMethods(save.FileMethods):
 
         Args:
           optimizer: As for Keras, for instance `bert_tf.build_optimizer()`.
-          loss: A loss of logits, or its name, for all outputs of the head; or
-            a dictionary of losses by output. Models of `bert_tf.load_model`
-            have the task's loss by default. A cross-entropy given by name
-            reads logits.
-          loss_weights: As for Keras, by output.
-          metrics: Metrics of logits, for all outputs of the head; or a
+          loss: A loss that reads logits, or a loss's name, for all outputs of
+            the head; or a dictionary of losses by output. Models of
+            `bert_tf.load_model` have the task's loss by default. A
+            cross-entropy given by name reads logits.
+          loss_weights: As for Keras; a dictionary has names of outputs as keys.
+          metrics: Metrics that read logits, for all outputs of the head; or a
             dictionary of metrics by output.
-          weighted_metrics: Like `metrics`, but weighted like the loss.
-          jit_compile: Whether XLA compiles the steps; off by default, as it
-            takes minutes for a large model. With "auto" Keras chooses.
+          weighted_metrics: As `metrics`, but the examples are weighted.
+          jit_compile: Whether XLA compiles the steps; off by default, as XLA
+            takes minutes for a large model. With "auto" Keras decides.
           **kwargs: As for Keras.
 
         Raises:
@@ -151,7 +151,7 @@ class TextMethods(save.FileMethods):
                 for x in (metrics, weighted_metrics)
             )
         if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
-            # Other metrics would count tokens without a label, of weight 0.
+            # Metrics without weights would also average over unlabeled tokens.
             weighted_metrics = [*metrics, *(weighted_metrics or [])]
             metrics = None
         super().compile(
@@ -173,8 +173,8 @@ class TextMethods(save.FileMethods):
 
     def compile_from_config(self, config):
         """Compiles with the arguments in a .keras file."""
-        # A schedule that `fit` chose has decayed to 0. The next `fit` replaces
-        # the schedule only if `_has_defaults` is true, so restore that value.
+        # A schedule that `fit` chose has decayed to 0, and the next `fit`
+        # replaces it only if `_has_defaults` is true: restore `_has_defaults`.
         config = dict(config)
         has_defaults = config.pop(_HAS_DEFAULTS, False)
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -202,48 +202,48 @@ class TextMethods(save.FileMethods):
     ):
         """Trains on raw rows, or on any data of `keras.Model.fit`.
 
-        Models of `bert_tf.load_model` need no `compile`. Without it, each call
-        is a training run with BERT's defaults: the task's loss, and AdamW at
-        5e-5 with warm-up over a tenth of the steps and linear decay.
+        Models of `bert_tf.load_model` need no `compile`. Without `compile`,
+        each call of `fit` trains with BERT's defaults: the task's loss, and
+        AdamW at 5e-5 with warm-up over a tenth of the steps and linear decay.
 
         Args:
-          x: Raw rows: a list of texts, pairs of texts, lists of words or
-            dictionaries, as the task requires. Or two lists in a tuple, for
-            pairs; columns of texts (arrays, pandas); or a data set of strings
-            and labels. Or the model's inputs, as for Keras.
-          y: The labels of the rows. Classification: a name or index per row,
-            a list of names for several labels, a number for regression.
-            Tagging: a list of tags per row. Question answering: two lists in a
-            tuple, the answers' texts and the indices of their first characters.
-            Multiple choice: an index per row. Models with a masked-LM head:
-            None; each step draws masks from `preprocessor.mask_seed` and
-            trains only the masked-LM head, not the next-sentence head.
-            Embeddings: a score per pair of texts; or None for rows of an
-            anchor, a positive and maybe a negative.
-          batch_size: Rows in a step, by default 32.
+          x: Raw rows, as the task requires: a list of texts, pairs of texts,
+            lists of words or dictionaries; a tuple of two lists for pairs;
+            columns of texts (arrays, pandas); or a data set of strings and
+            labels. The model's inputs are accepted, too, as for Keras.
+          y: The labels of the rows. For classification a name or index per row,
+            for several labels a list of names, for regression a number. For
+            tagging a list of tags per row. For question answering a tuple of
+            two lists, the answers' texts and the indices of their first
+            characters. For multiple choice an index per row. For a masked LM,
+            None, as each step draws masks from `preprocessor.mask_seed` and
+            trains only the masked-LM head, not the next-sentence head. For
+            embeddings a score per pair of texts, or None for rows of an anchor,
+            a positive and maybe a negative.
+          batch_size: The number of rows in a step, by default 32.
           epochs: As for Keras.
           verbose: As for Keras.
           callbacks: As for Keras. With LearningRateScheduler or
-            ReduceLROnPlateau the default learning rate has no schedule.
-          validation_split: The share to validate on. In raw rows, a hash of the
-            text chooses this share of each label's rows, as --dev_fraction.
-            If x is the model's inputs, Keras holds out the last rows.
-          validation_data: (x, y), (x, y, sample_weight), or a data set.
+            ReduceLROnPlateau the default learning rate is constant.
+          validation_split: The share of rows to validate on. From raw rows, a
+            hash of the text chooses this share of each label, as --dev_fraction
+            does. From the model's inputs, Keras takes the last rows.
+          validation_data: A tuple (x, y[, sample_weight]), or a data set.
           shuffle: As for Keras.
-          class_weight: As for Keras, by index or name of the label; or
-            "balanced". Not for tagging.
+          class_weight: A dictionary from a label's index or name to a weight;
+            or "balanced". Not for tagging.
           sample_weight: The weight of each row.
-          few_shot: Whether to learn from a few texts of each label, as
-            run/finetune_classifier.py --few_shot: pairs of the texts train the
-            embeddings, and the head is a logistic regression on them. The
-            arguments of `compile` are not used then.
-          calibrate: Whether to fit the probabilities of a classifier on
-            `validation_data` after training, as --calibrate of the script
-            does. By default only few_shot fits them, by cross-validation;
-            other training keeps the temperature that the model has.
+          few_shot: Whether to train on a few texts of each label, as
+            run/finetune_classifier.py --few_shot does. Pairs of texts train the
+            embeddings, and a logistic regression on embeddings trains the head.
+            Few-shot training ignores the arguments of `compile`.
+          calibrate: Whether to calibrate a classifier's probabilities on
+            `validation_data` after training, as the script's --calibrate does.
+            By default only few-shot training calibrates, by cross-validation;
+            other training keeps the model's temperature.
           **kwargs: As for Keras; and text_column=, text_pair_column= and
-            label_column=, the names of columns of a DataFrame, of a
-            `datasets.Dataset` or of dictionaries, also in `validation_data`.
+            label_column=, the columns' names in a DataFrame, in a
+            `datasets.Dataset` or in dictionaries, also for `validation_data`.
 
         Returns:
           Keras' `History`.
@@ -274,7 +274,7 @@ class TextMethods(save.FileMethods):
                 self, twin, x, y, options, others, calibrate is not False
             )
         if verbose not in (0, "0"):
-            # Keras prints nothing until the slow first step is done.
+            # Otherwise users would see nothing until the slow first step ends.
             text = "Reading the rows and compiling the first step."
             print(text, flush=True)  # noqa: T201
         if validation_data is not None:
@@ -329,14 +329,14 @@ class TextMethods(save.FileMethods):
         """Trains on a batch, with the dropout and masks of its step.
 
         Raises:
-          UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
+          UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is "1" or "true".
         """
         packed_weights.refuse()
         bert = getattr(self, "bert", self)
         step = self.optimizer.iterations
-        # A resumed run must draw the same dropout. Keras restores the step but
-        # not `state`, so compute `state` from the step. With accumulation, do
-        # not: several batches have the same step and would share a dropout.
+        # Keras restores the step but not the dropout's `state`: compute `state`
+        # from the step, so that a resumed run draws the same dropout. Skip
+        # accumulated batches, which have equal steps and would share a dropout.
         if not self.optimizer.gradient_accumulation_steps:
             state = bert.seed_generator.state
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)
@@ -350,7 +350,7 @@ class TextMethods(save.FileMethods):
     def make_train_function(self, force=False):
         """Makes the optimizer's variables, then the function that Keras calls.
 
-        If the first step made variables, TensorFlow would trace it twice.
+        If the first step made variables, TensorFlow would trace the step twice.
         """
         if self.optimizer is not None and not self.optimizer.built:
             with self.distribute_strategy.scope():
@@ -372,10 +372,10 @@ class TextMethods(save.FileMethods):
     ):
         """Scores raw rows, or any data of `keras.Model.evaluate`.
 
-        Takes the arguments of `fit`.
+        The arguments are as in `fit`.
 
         Raises:
-          UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
+          UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is "1" or "true".
         """
         packed_weights.refuse()
         default_training.check_counts(batch_size=batch_size)
@@ -438,24 +438,23 @@ class TextMethods(save.FileMethods):
         """Predicts raw rows, or any input of `keras.Model.predict`.
 
         Args:
-          x: For models of `bert_tf.load_model` raw rows: a text, or a list of
-            texts, pairs of texts or dictionaries with the columns of the task.
-            Or two lists in a tuple, for pairs; columns of texts (an array, a
-            pandas Series or DataFrame, a `datasets.Dataset`); or a data set of
-            these. Or the model's inputs, as for Keras.
-          batch_size: Rows computed at once, by default 32.
-          verbose: Whether to show progress; 0 means no.
-          steps: As for Keras; not for raw rows.
-          callbacks: As for Keras; not for raw rows.
+          x: Raw rows, for a model of `bert_tf.load_model`: one text; a list or
+            data set of texts, pairs of texts or dictionaries with the task's
+            columns; or, for pairs, a tuple of two lists. Or columns of texts
+            (an array, a pandas Series or DataFrame, a `datasets.Dataset`). Or
+            the model's inputs, as for Keras.
+          batch_size: The number of rows in a batch, by default 32.
+          verbose: Whether to show a progress bar; 0 hides the bar.
+          steps: As for Keras; must be None for raw rows.
+          callbacks: As for Keras; must be None for raw rows.
           **kwargs: text_column= and text_pair_column=, as for `fit`.
 
         Returns:
-          For each raw row, the object that run/predict.py writes; for rows in a
-          data set only in question answering, tagging and multiple choice.
-          With a masked-LM head, for each text, the best `tokens` for each
-          [MASK] and their `probabilities`. A model for embeddings returns
-          <float32>[rows, size] for raw rows. For other inputs and data sets,
-          the model's outputs.
+          For each raw row, the JSON object that run/predict.py writes. From a
+          masked LM, for each text, the best `tokens` for each [MASK] and their
+          `probabilities`. From a model for embeddings <float32>[rows, size].
+          For inputs that are not raw rows, and for data sets in classification
+          or without a task, the model's outputs.
 
         Raises:
           UserError: If a row does not fit the task, or the model has no task
@@ -499,7 +498,7 @@ class TextMethods(save.FileMethods):
     ):
         """Trains on a batch of raw rows, or on any batch of `keras.Model`.
 
-        Takes the arguments of `fit`. A model that was not compiled gets the
+        The arguments are as in `fit`. A model that was not compiled gets the
         defaults of `fit`, with a constant learning rate.
         """
         x, y, sample_weight = self._read(x, y, sample_weight)
@@ -509,7 +508,7 @@ class TextMethods(save.FileMethods):
                 self.optimizer._learning_rate,
                 keras.optimizers.schedules.LearningRateSchedule,
             ):
-                # The schedule of `fit` has decayed to 0: no step would learn.
+                # Recompile: the schedule of `fit` has ended at a rate of 0.
                 self._compile_with_defaults(None)
         return super().train_on_batch(
             x, y, sample_weight, class_weight, return_dict
@@ -546,7 +545,7 @@ class TextMethods(save.FileMethods):
             return loss / tf.distribute.get_strategy().num_replicas_in_sync
         y, y_pred, sample_weight, mask = self._align(y, y_pred, sample_weight)
         if mask is not None:
-            # Keras averages over all tokens; scale that to the labeled tokens.
+            # Scale Keras' mean over all tokens to the mean over labeled tokens.
             mask_sum = tf.reduce_sum(mask)
             size = tf.cast(tf.size(mask), mask.dtype)
             sample_weight *= tf.math.divide_no_nan(size, mask_sum)
@@ -568,7 +567,7 @@ class TextMethods(save.FileMethods):
         """Returns `y`, or placeholder labels if no masks are drawn yet."""
         if not self._draws_masks(x, y):
             return y
-        # Within a strategy Keras builds metrics before masks exist: any ids do.
+        # In a strategy Keras builds metrics before masks exist: any labels do.
         return tf.argmax(y_pred["masked_lm_logits"], -1)
 
     def _with_masks(self, data, step):
@@ -626,8 +625,8 @@ class TextMethods(save.FileMethods):
     def _align(self, y, y_pred, sample_weight):
         """Returns labels, outputs and weights in one structure, and the mask.
 
-        A single output is not in a dictionary. The mask is <float32>[B, S], 1
-        for tokens with a label, or None if the labels are not for tokens.
+        For a single trained output, returns tensors, not dictionaries. The mask
+        is <float32>[B, S], 1 for labeled tokens; None if labels are for rows.
         """
         names = self._trained_outputs
         if len(names) > 1:
@@ -659,7 +658,7 @@ class TextMethods(save.FileMethods):
 def with_text(cls):
     """Returns a class of `bert_tf.modeling` with `TextMethods`.
 
-    `.keras` files are saved and loaded as this class.
+    `.keras` files are saved and loaded with this class.
     """
     values = {"__doc__": cls.__doc__, "__module__": cls.__module__}
     if hasattr(cls, "encoder_class"):
@@ -677,7 +676,7 @@ for _cls in (
     task_models.BertForQuestionAnswering,
     task_models.BertForTagging,
 ):
-    # Otherwise a .keras file would load as a model that cannot read text.
+    # Register the class: otherwise `.keras` files load without text methods.
     with_text(_cls)
 
 

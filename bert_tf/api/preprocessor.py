@@ -51,7 +51,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.training import unpad as unpadding
 
 _ROWS_AT_ONCE = 32
-# The maximum length of a row if the model's task.json has none.
+# The maximum number of tokens in a row if task.json has none.
 _MAX_SEQ_LENGTH = 128
 
 
@@ -70,11 +70,11 @@ def _unpads(task: Task) -> bool:
 class Preprocessor:
     """A model's tokenizer and task, which convert rows and predictions.
 
-    `bert_tf.load_model` sets it as `model.preprocessor`. The tokenizer and the
-    task are built on first use.
+    `bert_tf.load_model` stores the instance in `model.preprocessor`. The
+    tokenizer and the task are built on first use.
 
     Args:
-      task_values: The contents of the model's task.json, `kind` at least.
+      task_values: The contents of the model's task.json; `kind` is required.
       build_tokenizer: Returns the tokenizer that the model was trained with.
       config: The model's configuration.
       num_labels: The number of labels of the model's head, or None.
@@ -87,10 +87,10 @@ class Preprocessor:
         language model draw; may be set at any time.
       embedding_values: The contents of task.json for the model for embeddings
         that `fit(few_shot=True)` trains.
-      has_one_hot_loss: Whether the loss reads labels <float>[N, L] with a
-        single 1 in each row, not with a 1 for each label that applies.
-      keeps_vectors: Whether the loss takes labels <float>[N, L] unchanged; only
-        the task's loss and sparse cross-entropy do not.
+      has_one_hot_loss: Whether the loss reads one-hot labels <float>[N, L],
+        with a single 1 in each row.
+      keeps_vectors: Whether the loss reads labels <float>[N, L] unchanged; for
+        the task's loss and sparse cross-entropy, one-hot labels become ids.
       row_error: The last error about a row of a data set, or None.
 
     Raises:
@@ -129,9 +129,9 @@ class Preprocessor:
         self.row_error: UserError | None = None
         # Cache: the model of the last `predict`, and its copy for inference.
         self._prepared: tuple[keras.Model, keras.Model] | None = None
-        # Cache: the copy's predictors, by the task's `id` and the batch size.
+        # Cache: (`id` of the task, batch size) -> the copied model's predictor.
         self._predictors: dict[tuple[int, int], Predictor] = {}
-        # A variable, so that a compiled step uses a seed that is set later.
+        # Use a variable: a compiled step would not see a changed Python number.
         self._mask_seed = tf.Variable(0, False, dtype=tf.int64)
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class Preprocessor:
         """The task of `task_values`, with the labels of the model.
 
         Raises:
-          UserError: If the model has no task, or the values describe none.
+          UserError: If the model has no task, or `task_values` describe none.
         """
         if not self.has_task:
             raise UserError(
@@ -181,7 +181,7 @@ class Preprocessor:
             isinstance(task, SquadTask)
             and task.max_query_length + 4 > task.max_seq_length
         ):
-            # The default query length would leave no room for the paragraph.
+            # Shorten questions: otherwise a paragraph would have no room.
             most = task.max_seq_length // 2
             self.task_values["max_query_length"] = most
             task = dataclasses.replace(task, max_query_length=most)
@@ -250,20 +250,20 @@ class Preprocessor:
     ) -> Any:
         """Tokenizes and packs raw rows, padded to one length.
 
-        Rows get the length of the longest row, rounded up to a multiple of 8,
-        but at most `max_seq_length`. If the task splits long texts into
-        windows, each window is one row.
+        All rows are padded to the length of the longest row, rounded up to a
+        multiple of 8, but at most `max_seq_length`. If the task splits long
+        texts into windows, each window is one row of the result.
 
         Args:
-          x: Raw rows, as `raw_rows.to_rows` reads them.
+          x: Raw rows, in any form that `raw_rows.to_rows` accepts.
           y: The labels of the rows, as for `fit`, or None.
           sample_weight: The weight of each row, or None.
-          length: Another length to pad to, for instance `max_seq_length`.
+          length: The length to pad to, if given, for instance `max_seq_length`.
 
         Returns:
           The features: `input_ids`, `input_mask` and `segment_ids`, each
-          <int32>[N, S]; for multiple choice [N, C, S]. With labels the tuple
-          (features, labels), and with weights <float32>[N] the tuple
+          <int32>[N, S]; for multiple choice [N, C, S]. With labels, returns the
+          tuple (features, labels); with weights <float32>[N], too, returns
           (features, labels, weights). The labels are <int32>[N]; for several
           labels <float32>[N, L]; for regression <float32>[N]; for tagging
           <int32>[N, S] with -1 for tokens without a label; for question
@@ -312,8 +312,8 @@ class Preprocessor:
     def adapt_to_labels(self, labels: Sequence[Any]) -> None:
         """Makes the task multi-label if the labels of rows are lists.
 
-        Does nothing if task.json has a problem type or the loss takes one-hot
-        labels. If every list is one-hot, the task becomes single-label.
+        If every list is one-hot, the task becomes single-label. Nothing changes
+        if task.json has a problem type or the loss reads one-hot labels.
         """
         if not self.has_open_problem or self.has_one_hot_loss:
             return
@@ -350,8 +350,8 @@ class Preprocessor:
         """Fits the probabilities of the task on validation data.
 
         Args:
-          compute: Returns the outputs for a batch of features.
-          data: The result of `validation_data`.
+          compute: Computes the model's outputs for a batch of features.
+          data: Validation data, as the method `validation_data` returns it.
         """
         if not isinstance(data, tf.data.Dataset):
             data = tf.data.Dataset.from_tensor_slices(tuple(data[:2]))
@@ -366,7 +366,7 @@ class Preprocessor:
         """Fits the probabilities of the task.
 
         Args:
-          logits: <float>[N, L], of texts that the model was not trained on.
+          logits: <float>[N, L], for texts that the model was not trained on.
           labels: <int>[N], the texts' labels; <int>[N, L] for several labels.
         """
         outputs = {"logits": tf.constant(logits, tf.float64)}
@@ -404,8 +404,8 @@ class Preprocessor:
 
         Args:
           model: The model; its current weights are used.
-          rows: As `raw_rows.to_rows` reads them.
-          batch_size: Rows computed at once; by default 32.
+          rows: Raw rows, in any form that `raw_rows.to_rows` accepts.
+          batch_size: The number of rows in a batch; by default 32.
           show_progress: Whether to show a progress bar.
 
         Raises:
@@ -461,7 +461,7 @@ class Preprocessor:
     ) -> tuple[Any, Any, Any]:
         """Returns the arguments of Keras' `fit` with raw rows converted.
 
-        Lists are converted at once, data sets of strings while they are read.
+        Lists are converted here; data sets of strings are converted when read.
         """
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x), y, sample_weight
@@ -498,7 +498,7 @@ class Preprocessor:
     ) -> tuple[Any, Any, Any, tuple[Any, Any, Any] | None]:
         """Splits rows, labels and weights into a training and a held-out part.
 
-        Returns data other than rows unchanged, with None as held-out part.
+        Data that is not raw rows stays unchanged; its held-out part is None.
 
         Raises:
           UserError: If a row does not fit the task, or the rows cannot be
@@ -537,8 +537,9 @@ class Preprocessor:
     def prediction_data(self, x: Any, batch_size: int | None) -> Any:
         """Returns the argument `x` of `predict`, without labels.
 
-        A data set of texts becomes a data set of features. If the task does not
-        read plain texts, a data set of raw rows becomes the list of its rows.
+        In classification and without a task, a data set of raw rows becomes a
+        data set of features. In other tasks the data set becomes a list of
+        rows.
         """
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x)
@@ -555,8 +556,8 @@ class Preprocessor:
     ) -> tuple[Any, Any, Any]:
         """Returns features, labels and weights; labels and weights may be None.
 
-        Takes the arguments of `__call__`. If the loss takes one-hot labels, the
-        labels are one-hot.
+        The arguments are as in `__call__`. If the loss reads one-hot labels,
+        the returned labels are one-hot.
         """
         if y is None and sample_weight is not None:
             raise UserError(  # Keras would silently ignore the weights.

@@ -1,7 +1,7 @@
 """Reads raw rows from Python values and data sets; defines `preprocess`.
 
-The values are lists, pairs of lists, arrays or data frames. A row is a text, a
-pair of texts, a list of words, or a dictionary: see `Task.example_from_row`.
+Python values are lists, pairs of lists, arrays or data frames. A row is a text,
+a pair of texts, a list of words, or a dictionary: see `Task.example_from_row`.
 """
 
 import contextlib
@@ -43,15 +43,15 @@ def to_rows(x: Any) -> list[Any]:
     """Returns the rows of `x`.
 
     Args:
-      x: One text, or a list of rows, which are not checked. For pairs, a
-        tuple of two sequences of texts, or an array [N, 2]. Or texts in an
-        array, string tensor, pandas Series or `datasets.Dataset` column. Or a
-        pandas DataFrame with one column for texts or two for pairs. Any other
-        table: a larger DataFrame, a `datasets.Dataset` or a dictionary of
-        columns, with the columns' names as the keys of each row.
+      x: One text; a list of rows, which are not checked; or, for pairs, a tuple
+        of two sequences of texts, or an array [N, 2]. Or texts in an array,
+        string tensor, pandas Series or `datasets.Dataset` column; or a pandas
+        DataFrame with one column for texts or two for pairs. From a larger
+        DataFrame, a `datasets.Dataset` or a dictionary of columns, each row
+        becomes a dictionary with the columns' names as keys.
 
     Raises:
-      UserError: If `x` is none of these, or the columns' lengths differ.
+      UserError: If `x` has another type, or the columns' lengths differ.
     """
     if isinstance(x, str):
         return [x]
@@ -101,12 +101,12 @@ def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
     """Removes and returns the arguments in `COLUMNS`.
 
     Raises:
-      UserError: If the method of `keras.Model` does not take an argument.
+      UserError: If `keras.Model`'s method lacks one of the arguments.
     """
     known = [*inspect.signature(getattr(keras.Model, method)).parameters]
     known = [*known[1:], *COLUMNS]
     for name in arguments:
-        # Keras itself passes arguments that begin with "_".
+        # Accept arguments that begin with "_": Keras itself passes them.
         if name not in known and not name.startswith("_"):
             hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer."
             raise UserError(
@@ -125,7 +125,7 @@ def split_table(
       x: A DataFrame or `datasets.Dataset`; with `names` also a dictionary.
       y: The labels; if None, the table's column of labels is read.
       preprocessor: The model's `Preprocessor`.
-      names: The arguments in `COLUMNS` that the caller of `fit` gave.
+      names: Name of an argument in `COLUMNS` -> name of a column.
 
     Raises:
       UserError: If a column is missing.
@@ -149,7 +149,7 @@ def split_table(
     texts = [names[one] for one in COLUMNS[:2] if one in names]
     reads_texts = isinstance(task, ClassificationTask | None)
     is_vector = isinstance(task, EmbeddingsTask)
-    # In a DataFrame of 1 or 2 columns and no labels, all columns are texts.
+    # A DataFrame of 1 or 2 columns and no labels has only columns of texts.
     is_plain = len(table) < 3 and not label and hasattr(x, "columns")
     is_plain &= not (is_vector and {*TEXT_COLUMNS} & {*table})
     if not texts and reads_texts and not is_plain:
@@ -190,7 +190,7 @@ def is_text(x: Any) -> bool:
         is_string = dtype == tf.string or kind in ("U", "S", "O")
         if isinstance(leaf, str | bytes) or is_string:
             return True
-    # A DataFrame or a `datasets.Dataset` has raw rows, never model inputs.
+    # A DataFrame or a `datasets.Dataset` never holds a model's inputs.
     return hasattr(x, "columns") or hasattr(x, "column_names")
 
 
@@ -226,7 +226,7 @@ def naming_row(number: int) -> Iterator[None]:
 def check_features(x: Any) -> None:
     """Raises `UserError` for arrays that cannot be a model's inputs.
 
-    Keras would find the error only after it has compiled the model.
+    Keras itself would raise an error only after the slow compilation.
     """
     if hasattr(x, "shape") or isinstance(x, Mapping | int):
         bert_model.check_inputs(x, MASKED_LM_POSITIONS.name)
@@ -242,7 +242,7 @@ def to_list(column: Any) -> list[Any]:
     """Returns the values of a list, array, tensor or Series.
 
     Raises:
-      UserError: If `column` is none of these.
+      UserError: If `column` has another type.
     """
     if isinstance(column, list | tuple):
         return [decode(value) for value in column]
@@ -266,13 +266,13 @@ def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
     """Returns the labels of `count` rows, one label for each row.
 
     Args:
-      y: A list, an array, a tensor or a column; or two of these in a tuple,
-        texts and numbers, which become pairs: (text, number) for each row.
-      count: The number of rows; None for any.
+      y: A list, an array, a tensor or a column. A tuple of texts and numbers
+        becomes a pair (text, number) for each row.
+      count: The expected number of rows, or None.
       name: The name of the argument, for the error message.
 
     Raises:
-      UserError: If there are fewer or more labels than rows.
+      UserError: If the numbers of labels and rows differ.
     """
     columns = [to_list(x) for x in y] if _has_parts(y) else []
     if columns:
@@ -362,22 +362,22 @@ def convert_dataset(
 ) -> tf.data.Dataset:
     """Converts each batch of rows as it is read.
 
-    A batch of questions becomes a batch of all their windows; texts are padded
-    to `max_seq_length`.
+    Texts are padded to `max_seq_length`. A batch of questions becomes a batch
+    of all windows of the questions.
 
     Args:
       dataset: Elements x, (x, y) or (x, y, weight); each is a row or a batch.
-        Texts: x is a text <string>, a pair in a tuple, or a dictionary of
+        For texts, x is a text <string>, a pair in a tuple, or a dictionary of
         columns. y is a label's name <string>, its index, or a number; for
         several labels their names <string>[names], or 0 or 1 for each label.
-        Question answering: x is (question, context) <string>, y is (answer
-        <string>, index of its first character <int>). Tagging: x is words
-        <string>[words], y is tags <string>[words] or indices. Multiple choice:
-        x is a dictionary of columns, or of "context" and "choices"
+        For question answering, x is (question, context) <string>, y is (answer
+        <string>, index of its first character <int>). For tagging, x is words
+        <string>[words], y is tags <string>[words] or indices. For multiple
+        choice, x is a dictionary of columns, or of "context" and "choices"
         <string>[choices]; y is an index. Lists in a batch are ragged or padded
         with "".
       preprocessor: The model's `Preprocessor`.
-      batch_size: Rows in a batch, if the elements have no batch axis.
+      batch_size: The size of a batch, for elements without a batch axis.
     """
     task = preprocessor.task if preprocessor.has_task else None
     length = preprocessor.max_seq_length if preprocessor.reads_texts else None
@@ -433,7 +433,7 @@ def read_rows(dataset: tf.data.Dataset, task: Task) -> list[Any]:
     """Returns the rows of a data set, without their labels.
 
     Raises:
-      UserError: If the data set never ends.
+      UserError: If the data set is infinite.
     """
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise UserError(
@@ -454,7 +454,7 @@ def _batched(
     x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     is_row = any(x.shape.rank == 0 for x in tf.nest.flatten((x, y)) if x)
     if isinstance(task, TaggingTask) and not isinstance(x, Mapping | tuple):
-        # Rank 1: with labels the words of one row, without labels many texts.
+        # Rank 1 means one row's words if there are labels, else many texts.
         is_words = x.shape.rank == 1 and (
             y is not None or isinstance(x, tf.RaggedTensorSpec)
         )
@@ -529,16 +529,16 @@ def preprocess(
     """Tokenizes and packs raw rows as `fit` of a loaded model does.
 
     Args:
-      model_or_tokenizer: A model of `load_model`; its task decides what a row
-        is and how long it may be. Or a tokenizer, for texts and pairs.
-      x: Raw rows: a list of texts or pairs, two lists in a tuple for pairs,
-        columns of texts, or whatever the model's `fit` takes.
-      y: The labels of the rows, for models only, or None.
+      model_or_tokenizer: A model of `load_model`, with a task that defines a
+        row and its maximum length; or a tokenizer, for texts and pairs.
+      x: Raw rows, in a list of texts or pairs, a tuple of two lists for pairs,
+        columns of texts, or any other form that the model's `fit` accepts.
+      y: The labels of the rows, or None; always None for a tokenizer.
       sample_weight: The weight of each row, or None.
 
     Returns:
       The inputs `input_ids`, `input_mask` and `segment_ids` <int32>[N, S]; with
-      labels (inputs, labels), and with weights (inputs, labels, weights).
+      labels, (inputs, labels); with weights, (inputs, labels, weights).
 
     Raises:
       UserError: If a row or label does not fit the task, or the first argument

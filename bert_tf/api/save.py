@@ -29,10 +29,10 @@ from bert_tf.io import files
 from bert_tf.modeling import task_models
 from bert_tf.tasks import registry
 
-# Values of task.json that are not saved, as later training may outdate them.
+# Values of task.json to drop, as later training may outdate them.
 _OF_A_RUN = ("global_step", "results")
 
-# The model's source, as stated in the model card of an export.
+# The source of an exported model, for its model card.
 _ORIGIN = "a Keras model"
 
 
@@ -42,16 +42,16 @@ def save_model(
     """Writes a model as a model directory, which every script reads.
 
     The directory has the configuration, weights, vocabulary, the tokenizer's
-    settings, the task with the names of its labels, and a model card. It lacks
-    the optimizer's state, which `model.save("x.keras")` keeps. The directory
-    appears whole or not at all.
+    settings, the task with the names of its labels, and a model card. Only
+    `model.save("x.keras")` also keeps the optimizer's state. The directory
+    appears only when it is complete.
 
     Args:
-      model: A model of `bert_tf.load_model`, trained or not; or one that a
+      model: A model of `bert_tf.load_model`, trained or not; or a model that a
         constructor made, which is saved without a vocabulary.
       directory: The directory to write.
-      overwrite: Whether to replace an existing model directory. Other
-        directories that are not empty are never replaced.
+      overwrite: Whether to replace an existing model directory. A directory
+        with other files is never replaced.
 
     Raises:
       UserError: If the model is not one of bert_tf's, or the directory contains
@@ -82,8 +82,8 @@ def export_savedmodel(
     """Exports a model as a SavedModel that takes texts.
 
     Writes and verifies the files that export/savedmodel.py would write for the
-    saved model. They are in `directory`/1, or in the folder of the next number.
-    `model.export(directory)` calls this function.
+    saved model. The files are in `directory`/1, or in the folder of the next
+    number. `model.export(directory)` calls this function.
 
     Args:
       model: A model of `bert_tf.load_model`, trained or not.
@@ -105,7 +105,7 @@ def export_savedmodel(
     with _saved(
         model, SavedModelConfig, {"output_dir": path} | flags
     ) as config:
-        # The import takes a second, which only programs that export should pay.
+        # Import only for an export, as the import takes a second.
         from bert_tf.export import savedmodel
 
         savedmodel.run(config, _ORIGIN)
@@ -190,7 +190,7 @@ def _describe_task(stored: StoredModel) -> dict[str, Any]:
     task = registry.build_task(
         values, stored.num_labels, stored.config.max_position_embeddings
     )
-    # Models of earlier versions may have a language that the task does not use.
+    # Drop the language: earlier versions also saved it for unrelated tasks.
     values.pop("language", None)
     complete = values | task.to_json()
     if values.get("labels") is None and "labels" in complete:
@@ -227,7 +227,7 @@ def _saved(
     """Yields an exporter's flags, with the model in a temporary directory.
 
     Raises:
-      UserError: For a wrong flag, or a model without vocabulary.
+      UserError: If a flag is wrong, or the model has no vocabulary.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model")
@@ -285,7 +285,7 @@ def _fits(value: Any, expected: Any) -> bool:
     return isinstance(value, expected)
 
 
-# The inputs of a model that Keras exports without a tokenizer.
+# The names of the inputs, for exports without a tokenizer.
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 _EXPORTERS = {
     "tf_saved_model": export_savedmodel,
@@ -321,17 +321,17 @@ class FileMethods:
         """Exports the model, with its tokenizer if it has one.
 
         Args:
-          filepath: The directory of versions, or for "litert" the file.
-          format: "tf_saved_model" writes what export/savedmodel.py writes,
-            "litert" what export/tflite.py writes. If the format is another,
-            the model has no vocabulary or `input_signature` is given, Keras
-            exports the model, which then reads features.
+          filepath: The directory for all versions, or the file for "litert".
+          format: "tf_saved_model" writes the files of export/savedmodel.py,
+            "litert" the files of export/tflite.py. For another format, for a
+            model without vocabulary, and with `input_signature`, Keras exports
+            a model that reads features.
           verbose: Whether to print how to use the result; by default True.
           input_signature: As for Keras.
-          **kwargs: The script's flags, such as `max_seq_length=64`.
+          **kwargs: Flags of the export script, such as `max_seq_length=64`.
 
         Raises:
-          UserError: If a flag does not fit, or verification fails.
+          UserError: If a flag is wrong, or verification fails.
         """
         if format == "onnx":
             raise UserError(

@@ -1,7 +1,7 @@
 """Converts a model from one format to another and reports the result.
 
-Reading checks names and shapes, so nothing is written if a model cannot be
-converted. The output appears as a whole, at the end.
+Names and shapes are checked first, so nothing is written if a model cannot be
+converted. The output directory appears only when it is complete.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ def run(config: Flags) -> None:
     """Converts a model and prints a report.
 
     Raises:
-      UserError: If the model cannot be read or written, or the format cannot
-        hold it; then nothing is written.
+      UserError: If the model cannot be read, converted or written. After an
+        error, nothing is written.
     """
     with locked_output(config) as output:
         if config.allow_activation_change and (
@@ -63,8 +63,8 @@ def locked_output(
     """Locks --output and yields the directory to write.
 
     Raises:
-      UserError: As for `check_paths`; if another process writes to --output; or
-        if the disk is full.
+      UserError: If `check_paths` raises, another process writes to --output, or
+        the disk is full.
     """
     arguments = config.input, config.output, config.overwrite
     output = check_paths(*arguments)
@@ -73,7 +73,7 @@ def locked_output(
         errors.naming(config.output),
         locks.one_writer(output, "--output", is_replaced=True),
     ):
-        # Check again: another process may have written before we had the lock.
+        # Check again: another process may have written since the first check.
         yield check_paths(*arguments)
 
 
@@ -81,8 +81,8 @@ def check_paths(source: str, target: str, overwrite: bool) -> str:
     """Checks --input and --output before anything is read.
 
     Returns:
-      The directory to write, with links followed: a link's target is replaced,
-      not the link.
+      The directory to write, with links followed, so that a link's target is
+      replaced, not the link.
 
     Raises:
       UserError: If a path is not local, if `target` exists and may not be

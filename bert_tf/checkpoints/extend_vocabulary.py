@@ -4,9 +4,9 @@ The embedding of a new word is the mean of the embeddings of its old tokens: the
 row of "covid" is the mean of the rows of "co" and "##vid". The word's output
 bias in the masked-LM head is the mean of the tokens' biases. Logits are linear
 in embedding and bias, so the word's logit is the mean of the tokens' logits.
-Other weights and ids stay as they are, but words may replace [unusedN] tokens.
+Other weights and ids do not change, but words may replace [unusedN] tokens.
 
-Words are normalized as text is; a word that no text can match is an error.
+Words are normalized like text; a word that no text can match is an error.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from bert_tf.text.vocabulary import CONTINUATION
 from bert_tf.text.vocabulary import Vocabulary
 
 _UNUSED = re.compile(r"\[unused\d+\]")
-# "##Ing" is normalized as "aIng", so that "Ing" counts as the rest of a word.
+# This letter goes before "Ing" of "##Ing", to normalize "Ing" within a word.
 _FRONT = "a"
 _SHOWN_ON_SCREEN = 8
 _SHOWN_IN_CARD = 100
@@ -47,8 +47,8 @@ class NewTokens:
 
     Attributes:
       source: The file.
-      tokens: Each new token, in the order of the file, and the ids of the
-        tokens that the old vocabulary splits it into.
+      tokens: New token -> ids of the old tokens into which it was split; in the
+        order of the file.
       left_out: The line and token of each word that is already in the
         vocabulary or in an earlier line.
     """
@@ -125,12 +125,12 @@ def extend(
       new: The words, from `read_new_tokens`.
       use_unused: Whether new words first replace the [unusedN] tokens, in the
         order of ids. The remaining words follow the last token.
-      max_position_embeddings: The new length of the position table. Row i is
-        a copy of the old row i mod N, with N old rows, so that outputs for
-        texts of up to N tokens do not change.
+      max_position_embeddings: The new length of the position table. With N old
+        rows, row i becomes a copy of row i mod N. Outputs for texts of up to N
+        tokens do not change.
 
     Returns:
-      The extension. Its model computes the weights on access, and has no
+      The extension. The new model computes weights on access, and has no
       optimizer state, as new rows have no Adam moments.
 
     Raises:
@@ -170,7 +170,7 @@ def _unused_ids(vocabulary: Vocabulary) -> list[int]:
 def _add_to_vocabulary(
     model: StoredModel, new: NewTokens, ids: Sequence[int]
 ) -> StoredModel:
-    # Embeddings may have more rows than tokens, so append after the last row.
+    # Embeddings may have more rows than tokens: append after the last row.
     tokens = [""] * max(model.config.vocab_size, max(ids) + 1)
     for index in model.vocabulary.token_ids:
         tokens[index] = model.vocabulary.tokens[index]
@@ -240,18 +240,18 @@ def read_new_tokens(
 ) -> NewTokens:
     r"""Reads new words, one a line, and splits them with the old vocabulary.
 
-    A line that starts with "##" is a token that continues words. `left_out`
+    A line that starts with "##" is a token for the rest of a word. `left_out`
     lists repeated words and words that the vocabulary has already.
 
     Args:
-      path: The file: UTF-8, lines end in \n.
-      flag: The flag that the path came from, for errors.
+      path: The file, in UTF-8; lines end in \n.
+      flag: The flag that gave `path`, for error messages.
       tokenizer: The model's tokenizer.
 
     Raises:
       UserError: If the file is missing, empty, not UTF-8, starts with a byte
         order mark or has \r\n line ends. If a line is empty, or no text can
-        match it. If the vocabulary has all words.
+        match it. If the vocabulary already has all words.
     """
     lines = vocabulary_lib.read_lines(path, flag, "word")
     for number, line in enumerate(lines, 1):
@@ -309,9 +309,9 @@ def _normalize(
 def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
     """Splits a "##" token as the rest of a word: "##chain" to "##chai", "##n".
 
-    The tokenizer cannot do this, as it splits only whole words.
-    Source: WordpieceTokenizer (tokenization.py:308-359 of the original), from
-    the second round of its loop on.
+    The tokenizer itself splits only whole words.
+    Source: WordpieceTokenizer (tokenization.py:308-359 of the original), all
+    rounds of its loop but the first.
     """
     rest = token.removeprefix(CONTINUATION)
     ids = []

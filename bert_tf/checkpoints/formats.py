@@ -28,7 +28,7 @@ from bert_tf.flags.groups import TF_HUB
 from bert_tf.io import paths
 from bert_tf.io import stored_files
 
-# Imported on first use, as importing KerasHub takes seconds.
+# Modules are imported on first use, as importing KerasHub takes seconds.
 _MODULES = {
     "bert_tf": "bert_tf.checkpoints.model_directory",
     "huggingface": "bert_tf.checkpoints.huggingface.model",
@@ -38,7 +38,7 @@ _MODULES = {
     "tf1": "bert_tf.checkpoints.tf1.checkpoint",
     "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
-# `check_folder` checks the files in these folders; "/" is the model's folder.
+# Subfolders with files that `check_folder` checks; "/" is the model's folder.
 _FOLDERS = ("/", "/assets/", "/assets/tokenizer/", "/variables/")
 
 
@@ -52,7 +52,7 @@ def detect(path: str) -> str:
 
     Args:
       path: A directory or a `.keras` file; for checkpoints of TensorFlow also a
-        prefix; or a name for `names.resolve`.
+        prefix; or a name that `names.resolve` downloads.
 
     Raises:
       UserError: If no format or more than one format fits.
@@ -85,16 +85,16 @@ def read(
 
     Args:
       path: A directory or a `.keras` file; for checkpoints of TensorFlow also a
-        prefix; or a name for `names.resolve`, which is fetched.
-      source_format: One of `flags.groups.FORMATS`, or `TF_HUB`; by default
-        detected.
-      allow_missing: A pattern of names that may be missing or unused.
+        prefix; or a name that `names.resolve` downloads.
+      source_format: One of `flags.groups.FORMATS`, or `TF_HUB`; by default, the
+        detected format.
+      allow_missing: Pattern for names of tensors that may be missing or unused.
       cache_dir: As for `names.resolve`.
       offline: As for `names.resolve`.
 
     Raises:
-      UserError: If there is no model, or it is damaged, incomplete or of
-        another architecture.
+      UserError: If `path` names no model, or the model is damaged, incomplete
+        or of another architecture.
     """
     path = names.resolve(path, cache_dir, offline)
     revision = names.origin(path)
@@ -118,7 +118,7 @@ def _recognized(path: str) -> list[str]:
     detected = [name for name in names if module_of(name).recognizes(path)]
     if "bert_tf" in detected and "tf1" in detected:
         detected.remove("tf1")  # A training run has both; bert_tf reads it.
-    # A SavedModel beside another model may be its export, so it counts last.
+    # A SavedModel may be an export of the model beside it: try it last.
     if not detected and module_of(TF_HUB).recognizes(path):
         return [TF_HUB]
     return detected
@@ -127,11 +127,10 @@ def _recognized(path: str) -> list[str]:
 def check_folder(path: str) -> None:
     """Checks that a local folder of a model holds no pipe, device or socket.
 
-    If `path` is a prefix, such as a checkpoint's, all files that begin with it
-    are checked.
+    If `path` is a checkpoint's prefix, all files with this prefix are checked.
 
     Raises:
-      UserError: If it holds a pipe or a device: reading could block forever.
+      UserError: If a file is a pipe or device: reading could block forever.
     """
     if paths.is_remote(path):
         return

@@ -30,7 +30,7 @@ from bert_tf.io import stored_files
 from bert_tf.recipes import releases
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# The hubs' libraries raise these errors if a server's answer is malformed.
+# The hubs' libraries raise these errors for malformed answers of a server.
 _WRONG_ANSWERS = (
     AttributeError,
     LookupError,
@@ -47,14 +47,14 @@ _HUGGING_FACE_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    # Written by sentence-transformers, for embeddings.
+    # sentence-transformers writes these files for embeddings.
     "modules.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
 )
-# Each format, best first: a pattern for the names of its weight files, and the
-# names of its other files. Pickles come last, as reading them needs PyTorch.
+# For each format, best first: a pattern for its weight files, and the names of
+# its other files. Pickles come last, as reading pickles needs PyTorch.
 _FORMATS = (
     (
         r"(model\.weights|optimizer_state)\.safetensors",
@@ -92,14 +92,14 @@ def fetch_model(name: str, parts: re.Match, offline: bool) -> str:
     """Returns the local folder of a hub's model; downloads it if needed.
 
     Args:
-      name: "hf://owner/name[@revision]"; the commit of a branch is looked up
-        each time. Or "kaggle://owner/model/keras/variation[/version]", by
-        default the newest; or ".../tensorFlow2/variation" for a SavedModel.
+      name: "hf://owner/name[@revision]"; each call looks up a branch's commit.
+        Or "kaggle://owner/model/keras/variation[/version]", by default the
+        newest version; ".../tensorFlow2/variation" for a SavedModel.
       parts: The result of `releases.parse_hub_name`.
       offline: If true, nothing is downloaded.
 
     Raises:
-      UserError: If there is no such model, it needs a token or login, or it
+      UserError: If the model does not exist, requires a token or login, or
         cannot be fetched.
     """
     if name.startswith("hf://"):
@@ -175,7 +175,7 @@ def _limited_answers() -> Iterator[None]:
     """Limits the size and the time of answers, as huggingface_hub does not.
 
     The library names cache files after headers of answers. A header with "/" or
-    ".." could lead out of the cache, so it is an error.
+    ".." is an error, as the name could lead out of the cache.
     """
     for library in ("httpx", "httpx2"):  # Otherwise they log every request.
         python_logging.getLogger(library).setLevel(python_logging.WARNING)
@@ -272,7 +272,7 @@ def _fetch_snapshot(name: str, repository: str, revision: str) -> str:
         )
     elif _cached_snapshot(repository, revision) == folder:
         return folder
-    # This also records the branch's commit, which later offline calls look up.
+    # `snapshot_download` also records the branch's commit for offline calls.
     folder = huggingface_hub.snapshot_download(
         repository, revision=revision, allow_patterns=chosen
     )
@@ -333,7 +333,7 @@ def _cached_snapshot(repository: str, revision: str) -> str | None:
         for weights, others in _FORMATS
         if any(re.fullmatch(weights, x) for x in chosen)
     )
-    # `cached` returns None if the cache lacks one of the commit's files.
+    # The result is None if the cache lacks a file of the commit.
     return cached([*chosen, *others])
 
 
@@ -341,8 +341,8 @@ def push_model(name: str, path: str, overwrite: bool = False) -> str:
     """Uploads a model to Hugging Face's hub; returns its address.
 
     Args:
-      name: "hf://owner/name", the repository, which is created if needed.
-      path: A model directory, or the Hugging Face form of a model.
+      name: The repository, "hf://owner/name"; created if it does not exist.
+      path: A model directory or a Hugging Face directory.
       overwrite: Whether a new commit may replace the model in an existing
         repository.
 
@@ -400,9 +400,9 @@ def _push(
                 f"{name} exists already; choose another name, or add "
                 "--overwrite to replace the model in it by a new commit."
             )
-        # Delete the old model's files, or else they might be read instead.
+        # Delete the old model's files: otherwise they might be read instead.
         stale = {*needed_files(api.list_repo_files(repository))} - {*chosen}
-    # These imports take seconds (TensorFlow), so they follow the checks.
+    # Import after the checks, as these imports take seconds (TensorFlow).
     from bert_tf.checkpoints import formats
     from bert_tf.checkpoints import model_directory
 
@@ -519,7 +519,7 @@ def _cached_kaggle(handle) -> str | None:
     return None
 
 
-# === Both ===
+# === Both hubs ===
 
 
 def _explain(name: str, error: Exception, hub: str, advice: str) -> UserError:

@@ -7,9 +7,9 @@ tokenizer.json, assets/tokenizer/vocabulary.txt
 task.json, task.weights.h5, preprocessor.json
                                  a model for a task, such as a classifier
 
-KerasHub's encoder computes the same as the original's, with the tanh form of
-GELU and an epsilon of 1e-12 in layer normalization. It has a pooler and one
-dropout rate. The classifier is the only head that equals the original's.
+KerasHub's encoder equals the original's with the tanh form of GELU and an
+epsilon of 1e-12 in layer normalization. KerasHub's encoder has a pooler and a
+single dropout rate. The classifier is the only head that equals the original's.
 """
 
 import io
@@ -186,8 +186,8 @@ def _read_config(path: str) -> BertConfig:
 def _check_size(path: str, expected: int) -> None:
     """Checks that a preset has as many weights as its config describes.
 
-    KerasHub does not check this: it would allocate any number of weights, and
-    ignore layers in the file that the config lacks.
+    KerasHub does not compare sizes: it would allocate any number of weights,
+    and ignore layers that only the file has.
     """
     file = os.path.join(path, _METADATA_FILE)
     metadata = files.read_json(file) if os.path.isfile(file) else {}
@@ -195,7 +195,7 @@ def _check_size(path: str, expected: int) -> None:
     parts = [part for part in parts if part.is_file()]  # Skip symlink loops.
     if not parts:
         stored_files.require(os.path.join(path, _WEIGHTS_FILE))
-    # A weight takes at least 2 bytes, so the files hold at most `most` weights.
+    # At 2 bytes or more per weight, the files have at most `most` weights.
     most = sum(part.stat().st_size for part in parts) // 2
     if not isinstance(metadata, dict) or expected != metadata.get(
         "parameter_count", min(expected, most)
@@ -213,7 +213,7 @@ def _read_tokenizer(
     import keras_hub
 
     if not os.path.isfile(os.path.join(path, _TOKENIZER_FILE)):
-        # KerasHub writes no vocab.txt, but read it if a user has added one.
+        # KerasHub never writes vocab.txt, but a user may have added this file.
         vocabulary, settings, notes = stored_model.read_vocabulary(
             path, vocab_size, f"A preset without {_TOKENIZER_FILE}"
         )

@@ -1,7 +1,7 @@
 """Reads Keras models, in memory or in `.keras` files, as stored models.
 
-A `.keras` file keeps the text files of a model directory in assets/, if the
-model has any. Files of earlier versions have none.
+A `.keras` file keeps the text files of a model directory in assets/, if any.
+Earlier versions wrote no text files.
 """
 
 import json
@@ -101,7 +101,7 @@ def recognizes(path: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo(_CONFIG_FILE)
-            # Other compressions can expand a few bytes to gigabytes at once.
+            # Refuse other compressions: a few bytes can become gigabytes.
             is_bounded = info.compress_type in (
                 zipfile.ZIP_STORED,
                 zipfile.ZIP_DEFLATED,

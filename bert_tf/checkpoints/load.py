@@ -65,12 +65,12 @@ def read(
     Args:
       path: A path for `formats.read` or, if `config` is given, a checkpoint of
         TensorFlow 1 without bert_config.json beside it.
-      config: The shape of the model to initialize; by default the stored one.
-      flag: The flag that `path` came from, for the error.
+      config: The config of the model to initialize; by default as stored.
+      flag: The flag that gave `path`, for error messages.
 
     Raises:
-      UserError: If there is no model, it is damaged, or not the model that
-        `config` describes.
+      UserError: If `path` names no model, or the model is damaged or has
+        another config.
     """
     path = names.resolve(path)
     if config is not None and formats.detect(path) == "tf1":
@@ -79,7 +79,7 @@ def read(
         if not tf.io.gfile.exists(
             os.path.join(folder, model_directory.CONFIG_FILE)
         ):
-            # As in the original, a flag may give the config instead of a file.
+            # As in the original, `config` may replace a missing config file.
             weights, state, report = tf1_checkpoint.read_weights(prefix, config)
             return StoredModel(
                 path=prefix,
@@ -108,11 +108,11 @@ def check_vocabulary(
     Args:
       stored: The stored model.
       vocabulary_hash: Hash of the data's vocabulary, or None if unknown.
-      source: The data, for the error.
-      allow_change: Whether a difference is only logged.
+      source: The name of the data, for the error.
+      allow_change: Whether to log a difference instead of raising an error.
 
     Raises:
-      UserError: If ids would mean other tokens and `allow_change` is false.
+      UserError: If the vocabularies differ and `allow_change` is false.
     """
     if stored.vocabulary is None or vocabulary_hash is None:
         return
@@ -133,11 +133,11 @@ def check_vocabulary(
 def load_weights(model: keras.Model, stored: StoredModel) -> "LoadReport":
     """Assigns stored weights to a model of `bert_tf.modeling`; logs a report.
 
-    The model or `stored` may lack a whole head. A head that is not stored keeps
-    its initial values.
+    The model or `stored` may lack a whole head. A head that `stored` lacks
+    keeps its initial values.
 
     Raises:
-      UserError: If the weights do not fit; then no weight is changed.
+      UserError: If the weights do not fit the model; then no weight changes.
     """
     report = load_into(model, stored.weights, stored.path)
     terminal.detail("%s: %s.", stored.path, report)
@@ -331,10 +331,9 @@ class LoadReport:
     """Canonical names of the weights that were loaded, missing or unused.
 
     Attributes:
-      loaded: Weights of the model that got a value.
+      loaded: Weights of the model that got a stored value.
       missing: Weights of heads that keep their initial values.
-      unused: Tensors of heads that the model does not have, and optimizer
-        state.
+      unused: Tensors of the optimizer, and of heads that the model lacks.
     """
 
     loaded: tuple[str, ...]
@@ -365,24 +364,24 @@ def load_into(
     """Assigns tensors to the model's weights of the same canonical name.
 
     The model or `tensors` may lack a whole head. Optimizer state is ignored.
-    Every other difference is an error, and then no weight is changed.
+    Any other difference is an error, which is raised before any weight changes.
 
     Args:
       model: A model of `bert_tf.modeling`.
-      tensors: Canonical name to value.
-      source: The name of the tensors in an error, for instance a path.
+      tensors: Canonical name -> value.
+      source: The source of the tensors in an error, for instance a path.
 
     Raises:
-      UserError: If any tensor is unused, missing or misshapen.
+      UserError: If any tensor is missing, unused or of another shape.
     """
     variables = bert_model.named_variables(model)
-    # `Tensors` has all shapes, so check them before a tensor is read.
+    # `Tensors` has all shapes, so check them before reading any tensor.
     shapes = getattr(tensors, "shapes", None) or {
         name: np.shape(value) for name, value in tensors.items()
     }
     missing = [name for name in variables if name not in tensors]
     unused = [name for name in tensors if name not in variables]
-    # Only a whole part may be missing, and never the encoder.
+    # A whole head may be missing or unused, but never the encoder.
     stored = {weight_map.ENCODER, *map(weight_map.part_of, tensors)}
     built = {weight_map.ENCODER, *map(weight_map.part_of, variables)}
     lacks = {n for n in missing if weight_map.part_of(n) in stored}

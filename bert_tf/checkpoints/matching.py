@@ -1,6 +1,6 @@
 """Matches checkpoint tensors to model weights, strictly.
 
-Names and shapes suffice for matching, so a checkpoint that does not fit is
+Matching needs only names and shapes, so a checkpoint that does not fit is
 refused before any tensor is read or written.
 """
 
@@ -32,15 +32,15 @@ class Report:
     """The tensors of a checkpoint that were loaded, missing or unused.
 
     Attributes:
-      loaded: Canonical names of the weights found.
-      reshaped: The loaded weights that have another layout in the format.
+      loaded: Canonical names of the loaded weights.
+      reshaped: Loaded weights with another layout in the checkpoint's format.
       missing: Canonical names of missing weights that `allow_missing` permits;
-        these weights get the initial values of a new model.
+        missing weights get the initial values of a new model.
       unused: The format's names of unused tensors that `allow_missing` permits.
       expected: The format's names of tensors that hold no information, such
         as copies.
       absent_heads: Heads that the checkpoint does not have.
-      notes: Sentences for the user.
+      notes: Notes for the user, one sentence each.
     """
 
     loaded: tuple[str, ...]
@@ -67,26 +67,26 @@ def match(
 ) -> tuple[Tensors, Report]:
     """Finds every weight of a model among the tensors of a checkpoint.
 
-    A head may be absent as a whole. Everything else that is missing, unused
-    or of another shape is an error.
+    The checkpoint may lack a whole head. Any other tensor that is missing,
+    unused or of another shape is an error.
 
     Args:
       config: The shape of the model.
-      tensors: Values by the format's names, without the optimizer's state.
-      weights_format: A column of `weight_map.Row`, or "tf1".
+      tensors: The format's name -> value, without the optimizer's state.
+      weights_format: The format, a column of `weight_map.Row` or "tf1".
       source: The checkpoint's name in an error, for instance its path.
-      heads: The heads that the checkpoint may have. Names alone are ambiguous:
-        in Hugging Face's format three kinds of head are named "classifier".
-      allow_missing: A pattern of the names that may be missing or unused; it
-        may match anywhere in the canonical name or in the format's name.
-      expected_unused: Returns whether a tensor holds no information.
+      heads: The heads that the checkpoint may have. Names can be ambiguous, as
+        Hugging Face uses "classifier" for three kinds of head.
+      allow_missing: A pattern for tensors that may be missing or unused, which
+        is searched for in canonical names and in the format's names.
+      expected_unused: Returns True for a tensor without information.
 
     Returns:
       The weights, <float32>, with canonical names and shapes, and a report.
-      Reading a weight that is not finite raises `UserError`.
+      Reading a weight with NaN or infinity raises `UserError`.
 
     Raises:
-      UserError: If any tensor is unused, missing or misshapen.
+      UserError: If any tensor is missing, unused or of another shape.
     """
     shapes = tensors.shapes
     parts = {weight_map.ENCODER, weight_map.POOLER, *heads}
@@ -250,9 +250,9 @@ def translate(
     """Renames and rearranges weights for a format; the reverse of `match`.
 
     Args:
-      weights: Canonical name to value.
+      weights: Canonical name -> value.
       config: The shape of the model.
-      weights_format: A column of `weight_map.Row`, or "tf1".
+      weights_format: The format, a column of `weight_map.Row` or "tf1".
 
     Returns:
       Values by the format's names, each contiguous and computed on access; and
@@ -302,21 +302,21 @@ def match_optimizer_state(
 ) -> tuple[Tensors, tuple[str, ...]]:
     """Checks that each slot (a moment of Adam) has a weight of its shape.
 
-    A weight may lack both slots: the original has none for weights without a
-    gradient, such as the pooler in its SQuAD models.
+    A weight may lack both slots: the original has no slots for weights without
+    a gradient, such as the pooler of its SQuAD models.
 
     Args:
       tensors: All slots, and the step if it is stored.
-      weights: Canonical name to shape of the weights.
+      weights: Canonical name -> shape of the weight.
       source: The checkpoint's name in an error, for instance its path.
-      allow_missing: A pattern of slots that may be missing or unused.
+      allow_missing: A pattern for slots that may be missing or unused.
 
     Returns:
       The state, slots <float32> and the step <int64>; and the names of unused
       slots, which belong to no weight.
 
     Raises:
-      UserError: If a slot lacks its weight or other slot, or has another shape.
+      UserError: If a slot has no weight, a wrong shape or no second slot.
     """
     slots = weight_map.SLOT_SUFFIXES
     expected: dict[str, Shape] = {weight_map.GLOBAL_STEP: ()}

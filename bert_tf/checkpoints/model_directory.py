@@ -15,8 +15,8 @@ to no other files, so it can be moved or copied:
 Models trained on records with an unknown vocabulary lack vocab.txt and
 tokenizer.json.
 
-Given the output directory of a training run, `read_model` reads the model
-directory in it; in pretraining, the weights and the optimizer state come from
+`read_model` also reads the output directory of a training run, which contains a
+model directory. For pretraining, the weights and the optimizer state come from
 the newest checkpoint.
 """
 
@@ -106,7 +106,7 @@ _METRIC = re.compile(
     r"mean_squared_error|mean_absolute_error"
 )
 _BASE = re.compile(r'^(license|base_model): *"?([^"\n]+?)"? *$', re.MULTILINE)
-# The folders of a path that begins with /, ~, . or ..; cards leave them out.
+# Folders in a path that begins with /, ~, . or ..; cards omit the folders.
 _FOLDERS = re.compile(
     r"(?<![\w:/.\])}])(?:~|\.\.?)?/(?:[^\s/,;|'\"()]+/)+(?=[^\s,;|'\"()])"
 )
@@ -123,13 +123,13 @@ def write(
 ) -> None:
     """Writes a model directory, as a whole or not at all.
 
-    An earlier directory of this name stays until the new one is complete.
+    An existing directory stays until the new directory is complete.
 
     Args:
       path: The directory to write.
       config: The shape of the model.
-      weights: Canonical name to value.
-      vocabulary: The vocabulary, if known.
+      weights: Canonical name -> value.
+      vocabulary: The vocabulary, or None if unknown.
       tokenizer_settings: The tokenizer's `settings`; None if and only if the
         vocabulary is None.
       task: The contents of task.json; `kind` is a key of `weight_map.HEADS`.
@@ -205,7 +205,7 @@ def parse_vocabulary(
     """Returns vocabulary and tokenizer settings; None for both if missing."""
     if VOCAB_FILE not in contents:
         return None, None
-    # Only \n ends a line: a vocabulary may contain other line separators.
+    # Split at \n only: a vocabulary may contain other line separators.
     lines = contents[VOCAB_FILE].removesuffix("\n").split("\n")
     settings = stored_files.parse_json(contents[TOKENIZER_FILE], source)
     task_values.check_tokenizer(settings, source)
@@ -227,8 +227,8 @@ def read_model(
 
     Args:
       path: A model directory; the output directory of a training run; or a
-        checkpoint in it, to read the weights and optimizer state from.
-      allow_missing: A pattern of names that may be missing or unused.
+        run's checkpoint, which then provides weights and optimizer state.
+      allow_missing: Pattern for names of tensors that may be missing or unused.
     """
     located = _locate(path)
     if located is None:
@@ -285,8 +285,8 @@ def _locate(path: str) -> tuple[str, str | None] | None:
     directory = os.path.join(folder, MODEL_FOLDER)
     if not tf.io.gfile.exists(os.path.join(directory, CHECKSUMS_FILE)):
         return None
-    # The model of a fine-tuning run may be older than its last checkpoint,
-    # so a checkpoint is read only if `path` names it.
+    # The last checkpoint of a fine-tuning run may be newer than the run's
+    # model, so read a checkpoint only if `path` names it.
     if folder == path:
         task = stored_files.read_object(os.path.join(directory, TASK_FILE))
         if task.get("kind") != "pretraining":
@@ -405,7 +405,7 @@ def build_card(
 ) -> str:
     """Returns a model card in Markdown, with the versions of the packages.
 
-    A card is published with its model, so paths in it lose their folders.
+    Paths in the card lose their folders, as the card is published.
 
     Args:
       title: The heading.
@@ -432,8 +432,8 @@ def card_header(
 
     Args:
       task: The contents of task.json, with the results by split.
-      source: Name, revision or path of the model that training started from or
-        that was converted. If on disk, its card gives license and base model.
+      source: Name, revision or path of the converted or initial model. For a
+        path, license and base model come from the model's card.
       data_files: Name of a split -> its data file.
       library: The library that loads the model.
     """
@@ -472,7 +472,7 @@ def card_header(
         "model-index": results
         and [{"name": f"bert-{pipeline}", "results": results}],
     }
-    # JSON is valid YAML, so no package for YAML is needed.
+    # Write JSON, which is valid YAML: then no package for YAML is needed.
     to_json = functools.partial(json.dumps, ensure_ascii=False)
     lines = [f"{name}: {to_json(x)}" for name, x in values.items() if x]
     return "\n".join(["---", *lines, "---", "", ""])

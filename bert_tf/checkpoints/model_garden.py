@@ -1,6 +1,6 @@
 """Reads and writes checkpoints of the TensorFlow Model Garden.
 
-They are TensorFlow 2's object-based checkpoints of models from
+These are TensorFlow 2's object-based checkpoints of models from
 `official.nlp.modeling`: a `BertEncoderV2` or the older functional
 `BertEncoder`, alone or in a `BertPretrainerV2`, `BertClassifier`,
 `BertSpanLabeler` or `BertTokenClassifier`. `bert_config.json` and `vocab.txt`
@@ -10,9 +10,9 @@ An object-based checkpoint stores a graph of objects. An object has children
 with local names, mostly the attributes of a Python object; some objects are
 variables. A variable's value is stored under one of the paths to the variable.
 An encoder may be the checkpoint's `encoder`, its `model`, or deep inside
-another model; its variables always get the names in `Row.model_garden`.
+another model, but its variables always get the names in `Row.model_garden`.
 
-In the Model Garden as here, `hidden_act` "gelu" is the tanh approximation.
+In the Model Garden, too, `hidden_act` "gelu" is the tanh approximation.
 """
 
 import dataclasses
@@ -50,8 +50,8 @@ _HEADS = (
     weight_map.SQUAD,
     weight_map.TAGGER,
 )
-# Keys that only the Model Garden's configuration class has. `embedding_size` is
-# the width of factorized embeddings, which `_read_config` refuses.
+# Keys that only the Model Garden's configuration class has. `_read_config`
+# refuses factorized embeddings, which `embedding_size` would describe.
 _IGNORED_KEYS = ("backward_compatible", "embedding_size")
 # `hidden_act` here -> code for the same activation in the Model Garden, where
 # the string "gelu" is the exact form, as in tf_keras.
@@ -59,7 +59,7 @@ _ACTIVATIONS = {
     "gelu": 'tf_utils.get_activation("gelu")',
     "gelu_erf": '"gelu"',
 }
-# The default of BertEncoderV2 in bert_encoder.py.
+# The epsilon of layer normalization in BertEncoderV2 (bert_encoder.py).
 _LAYER_NORM_EPS = 1e-12
 
 _VALUE = "VARIABLE_VALUE"
@@ -75,21 +75,21 @@ _EMBEDDINGS = (
 )
 _LAYERS = "_transformer_layers"
 _POOLER = "_pooler_layer"
-# In an older BertEncoder, a layer's name is this prefix and a number.
+# Names of layers in an older BertEncoder are this prefix and a number.
 _NUMBERED = "layer_with_weights-"
-# Names in checkpoints released in 2020 -> names in later checkpoints.
+# Names in checkpoints of 2020 -> names in later checkpoints.
 _OLD_NAMES = {
     "_attention_output_dense": "_attention_layer/_output_dense",
     "_position_embeddings": "embeddings",
 }
 
 _NEXT_SENTENCE = "model/classification_heads/0"
-# The name of a head's pooler in a model's `checkpoint_items`. Paths in a
-# checkpoint escape a period by a second one.
+# The name of a head's pooler in a model's `checkpoint_items`, and the pooler's
+# path in a checkpoint, where every period is doubled.
 _HEAD_POOLER = "next_sentence.pooler_dense"
 _HEAD_POOLER_PATH = "next_sentence..pooler_dense"
-# By head: alias -> path. The Model Garden reaches an object by several paths;
-# each object is stored under one path, and the aliases are the others.
+# Head -> (alias -> path). The Model Garden reaches an object by several paths.
+# The object is stored under one path; the other paths are aliases.
 _SECOND_NAMES = {
     "masked_lm": {
         "masked_lm/embedding_table": "encoder/_embedding_layer/embeddings",
@@ -102,7 +102,7 @@ _SECOND_NAMES = {
     "model/span_labeling": {"model/_network": "encoder"},
 }
 
-# Objects for training; variables below them are not weights.
+# Names of objects for training; variables below such objects are not weights.
 _TRAINING_STATE = frozenset(
     {
         ".OPTIMIZER_SLOT",
@@ -117,7 +117,7 @@ _TRAINING_STATE = frozenset(
 def recognizes(path: str) -> bool:
     """Returns whether `path` holds a Model Garden checkpoint."""
     try:
-        # Read only the index, as `read_model` reports damaged data.
+        # Read only the index: `read_model` will report damaged data.
         reader = tf.train.load_checkpoint(tf1_checkpoint.find_prefix(path))
         names = reader.get_variable_to_shape_map()
     except (UserError, *READ_ERRORS):
@@ -134,7 +134,7 @@ def read_model(
     Args:
       path: A directory with one checkpoint, `bert_config.json` and
         `vocab.txt`, or the prefix of the checkpoint in it.
-      allow_missing: A pattern of names that may be missing or unused.
+      allow_missing: Pattern for names of tensors that may be missing or unused.
     """
     prefix = tf1_checkpoint.find_prefix(path)
     checkpoint = ObjectCheckpoint(prefix)
@@ -199,7 +199,7 @@ def match(
     for variable in checkpoint.objects():
         if checkpoint.key(variable) and variable not in used:
             name = checkpoint.name(variable)
-            # Names may repeat: add the object's number, or a variable is lost.
+            # Names may repeat: add the object's number to make them unique.
             taken = name in variables
             label = f"{name} (object {variable})" if taken else name
             variables[label] = variable
@@ -316,8 +316,8 @@ class ObjectCheckpoint:
     def variables(self, start: int) -> Iterator[tuple[str, int]]:
         """Yields path and object of each variable at and below an object.
 
-        A slash separates the names in a path; the names are escaped as in keys.
-        A variable with several paths is yielded once for each path.
+        Slashes separate the escaped names in a path. A variable with several
+        paths is yielded once for each path.
         """
         yield from self._walk((start,), ())
 
@@ -373,9 +373,9 @@ def write_checkpoint(
     """Writes a checkpoint in which plain modules hold the variables.
 
     Args:
-      prefix: The checkpoint, without the suffixes.
-      tensors: Path to value. All are in memory while they are written.
-      aliases: Further path of an object or variable -> its path in `tensors`.
+      prefix: The path of the checkpoint, without suffixes such as ".index".
+      tensors: Path -> value; all values are in memory at once.
+      aliases: Additional path of an object -> the object's path in `tensors`.
       full_names: Path -> the variable's own name, if it differs from the path.
     """
     root = tf.train.Checkpoint()
@@ -412,11 +412,11 @@ class Found:
     """The variables of a BERT in a checkpoint.
 
     Attributes:
-      variables: Name in the weight map -> variable; also other variables below
-        the same objects, with names that the weight map lacks.
-      unused: Variables that are no weights, for instance of a pooler that the
-        model does not use.
-      notes: Sentences for the user.
+      variables: Name in the weight map -> variable. Other variables of the same
+        objects are included, with names that the weight map lacks.
+      unused: Variables that are no weights, such as the variables of an unused
+        pooler.
+      notes: Notes for the user, one sentence each.
     """
 
     variables: Mapping[str, int]
@@ -524,7 +524,7 @@ def _head_objects(
             elif name in ("classifier", "span_labeling"):
                 yield f"model/{name}", child
             elif name == "classification":
-                # An older BertPretrainer's head is a model; take its layer.
+                # An older BertPretrainer's head is a model with this layer.
                 layer = checkpoint.children(child).get(f"{_NUMBERED}0")
                 if layer is not None:
                     yield f"{_NEXT_SENTENCE}/out_proj", layer
@@ -575,7 +575,7 @@ def complete(
     """Adds the copies and aliases of weights that Model Garden models need.
 
     Args:
-      tensors: The weight map's name for the Model Garden -> value.
+      tensors: Name in `Row.model_garden` -> value.
 
     Returns:
       The tensors, with a copy of the pooler for a next-sentence head; and the

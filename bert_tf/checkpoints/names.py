@@ -8,10 +8,10 @@ A model is named by
   kaggle://owner/model/keras/variation[/3]    Kaggle; or tensorFlow2/variation
   https://there/model.zip, .tar.gz, .tgz      an archive
 
-If a path of this name exists, it is read, without the network.
+An existing path of this name is read first, without the network.
 
-The cache has one folder for each archive. The folder appears when the model is
-complete, and also has `origin.json`: name, address, ETag and hash.
+The cache has one folder for each archive. The folder appears only when the
+model is complete. The folder's `origin.json` has name, address, ETag and hash.
 """
 
 import functools
@@ -45,7 +45,7 @@ _KAGGLE = re.compile(
 )
 _TRUE = ("1", "true", "yes", "on")
 _ORIGIN_FILE = "origin.json"
-# `_lift` removes these, so that an archive with one folder is recognized.
+# `_lift` removes these files, to see if the rest of an archive is one folder.
 _OTHER_FILES = ("__MACOSX", ".DS_Store", _ORIGIN_FILE)
 _WEIGHTS = (".index", ".safetensors", ".bin", ".h5", "saved_model.pb")
 _RELEASED_FILES = (
@@ -65,16 +65,16 @@ def resolve(
 
     Args:
       name: A path or a name; see the module.
-      cache_dir: Folder for downloaded archives; by default BERT_TF_CACHE, else
-        `bert_tf` in the user's cache. The hubs have their own.
-      offline: If true, downloads nothing; by default BERT_TF_OFFLINE decides.
+      cache_dir: Folder for downloaded archives; by default $BERT_TF_CACHE, else
+        `bert_tf` in the user's cache. Hubs use their own caches.
+      offline: If true, downloads nothing; by default $BERT_TF_OFFLINE.
 
     Raises:
       UserError: If the name is neither a path nor a known name, or the model
-        cannot be downloaded, is damaged or is another model.
+        cannot be downloaded, is damaged or is not the named model.
     """
     release = releases.find(name)
-    # A checkpoint's prefix is not a file itself, so look for the index.
+    # A checkpoint's prefix is not a file itself: look for the index, too.
     if "://" not in name and any(map(os.path.exists, (name, f"{name}.index"))):
         if release:
             _log_path(name)
@@ -208,7 +208,7 @@ def _lift(folder: str) -> None:
     inner = os.path.join(folder, names[0]) if len(names) == 1 else ""
     if not os.path.isdir(inner):
         return
-    # Rename the inner folder first, as it may hold a file of its own name.
+    # Rename the inner folder first: it may contain a file of the same name.
     moved = f"{folder}/{'_' * 250}"
     os.rename(inner, moved)
     for name in os.listdir(moved):

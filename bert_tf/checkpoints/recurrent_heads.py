@@ -7,7 +7,7 @@ checkpoint determine which rows this module adds:
   <head>/layer_combination/{weights,scale}   weighted sums of layers
   <head>/bilstm_{n}/{forward,backward}/{kernel,recurrent_kernel,bias}
 
-Only the formats bert_tf, tf1 and keras have these weights.
+Only the formats bert_tf, tf1 and keras can store these weights.
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
 
     Args:
       config: The shape of the encoder.
-      shapes: Canonical name to shape of all weights of a checkpoint. A name in
-        bilstm_1 adds all rows of bilstm_0 and bilstm_1, as both are required.
+      shapes: Canonical name -> shape, for all weights of a checkpoint. A weight
+        of bilstm_1 adds all rows of bilstm_0 and bilstm_1.
     """
     result = {row.name: row for row in weight_map.rows(config)}
 
@@ -130,7 +130,7 @@ def arguments(
     Args:
       task: The contents of task.json, or an empty mapping.
       kind: The kind of the model to build.
-      shapes: Canonical name to shape of all stored weights.
+      shapes: Canonical name -> shape, for all stored weights.
     """
     prefix = _prefix_of(kind)
     if prefix is None or f"{prefix}output_weights" not in shapes:

@@ -30,7 +30,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.tokenizer import tokenizer_settings
 from bert_tf.text.vocabulary import Vocabulary
 
-# Shares of entries with capitals. Below the first share the model is taken as
+# Shares of vocabulary entries with capitals. Below the first share a model is
 # lower-case; from the first to the second, `derive_lower_case` warns.
 _FEW_CAPITALS, _MANY_CAPITALS = 0.05, 0.10
 
@@ -42,11 +42,11 @@ class StoredModel:
     Attributes:
       path: The path that the model was read from.
       config: The shape of the model.
-      weights: Canonical name to value, <float32>, read on access.
+      weights: Canonical name -> value, <float32>, read on access.
       vocabulary: The vocabulary, or None if unknown.
       tokenizer_settings: The tokenizer's `settings`, or None.
-      task: JSON values: `kind` (a key of `weight_map.HEADS`) and settings:
-        `labels` (a list of names, if the head has labels), `problem_type`
+      task: JSON values: `kind` (a key of `weight_map.HEADS`) and settings such
+        as `labels` (a list of names, if the head has labels), `problem_type`
         ("single_label", "multi_label" or "regression", for kind
         "classification"), `max_seq_length`, ...
       optimizer_state: Adam's moments (`<weight>/adam_m`, `<weight>/adam_v`)
@@ -54,7 +54,7 @@ class StoredModel:
       report: The tensors that were loaded, missing or unused.
       lower_case_is_derived: Whether `derive_lower_case` determined the case,
         because no file states it.
-      origin: The source to name in reports in place of a temporary `path`.
+      origin: The source that reports name instead of a temporary `path`.
       revision: Name and revision of a downloaded model, else None.
     """
 
@@ -86,7 +86,7 @@ class StoredModel:
         """Returns the model with its labels in another order.
 
         Args:
-          labels: The model's labels, each once.
+          labels: All labels of the model, in the new order.
         """
         order = [list(self.task["labels"]).index(label) for label in labels]
         task = {**self.task, "labels": list(labels)}
@@ -119,8 +119,8 @@ class StoredModel:
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        # Cached: each trial of a grid search needs the hash, and to hash a
-        # large model takes seconds.
+        # Cache the hash: every trial of a grid search needs the hash, and
+        # hashing a large model takes seconds.
         description = {
             "config": self.config.to_dict(),
             "vocabulary": self.vocabulary and self.vocabulary.hash,
@@ -140,7 +140,7 @@ class StoredModel:
         """Builds the tokenizer that the model was trained with.
 
         Args:
-          preserve_special_tokens: Overrides the stored setting.
+          preserve_special_tokens: If not None, replaces the stored setting.
 
         Raises:
           UserError: If the vocabulary is unknown.
@@ -167,7 +167,7 @@ class StoredModel:
     @property
     def normalization(self) -> str:
         """The text normalization, one of `config.NORMALIZATIONS`."""
-        # Models of earlier versions lack the key and use the original's rules.
+        # Models without this key are older and use the original's rules.
         return (self.tokenizer_settings or {}).get("normalization", ORIGINAL)
 
     @property
@@ -263,7 +263,7 @@ def not_carried(
     """Returns a sentence on what a format cannot store; [] if it stores all.
 
     Args:
-      format_name: The format, as the subject of the sentence.
+      format_name: The subject of the sentence, such as "A TF1 checkpoint".
       stored: The model.
       settings: Keys of the task that the format keeps.
       parts: The parts of the weights that the format keeps; by default all.
@@ -293,14 +293,15 @@ def read_vocabulary(
     """Reads the vocabulary beside a checkpoint; derives lower case from it.
 
     Args:
-      directory: The directory of the file, which may be missing.
-      vocab_size: Rows of the model's word embeddings.
-      source: The format, as the subject of a note.
+      directory: The directory; the file may be missing.
+      vocab_size: The number of rows of the model's word embeddings.
+      source: The subject of a note, such as "A TF1 checkpoint".
       name: The name of the file.
       lower_case: Whether the model reads lower case; None to derive it.
 
     Returns:
-      The vocabulary and tokenizer `settings`, None without a file; and notes.
+      The vocabulary and tokenizer `settings`, both None without a file; and
+      notes.
 
     Raises:
       UserError: If the file is damaged or the vocabulary has another size.
@@ -330,10 +331,10 @@ def note_lower_case(
 def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:
     """Returns whether a model with this vocabulary reads lower case.
 
-    Used for formats that do not store the case. Text is lower-cased if less
-    than 5% of the entries have capitals. Released cased vocabularies have at
-    least 16%; uncased ones reach about 1% if users add words. Warns for 5%
-    to 10%, unless `flag` gives --do_lower_case.
+    This rule is for formats that do not store the case. Text is lower-cased if
+    less than 5% of the entries have capitals. Released cased vocabularies have
+    at least 16%, uncased vocabularies with added words about 1%. From 5% to 10%
+    a warning is logged, unless `flag` gives --do_lower_case.
     """
     share = _capital_share(vocabulary)
     if flag is None and _FEW_CAPITALS <= share <= _MANY_CAPITALS:
@@ -358,7 +359,7 @@ def describe_capitals(vocabulary: Vocabulary) -> str:
 def _capital_share(vocabulary: Vocabulary) -> float:
     """Returns the share of entries with capitals, without [CLS], <S>, ...
 
-    Entries without cased letters are left out: otherwise a cased Korean
+    Entries without cased letters are ignored: otherwise a cased Korean
     vocabulary would seem uncased.
     """
     words = [
@@ -367,5 +368,5 @@ def _capital_share(vocabulary: Vocabulary) -> float:
         if token.lower() != token.upper()
         and token[0] + token[-1] not in ("[]", "<>")
     ]
-    # Not isupper(): it is true for U+211D, which has no lower-case form.
+    # Not isupper(), which is true for U+211D, a letter without lower case.
     return sum(word != word.lower() for word in words) / max(1, len(words))

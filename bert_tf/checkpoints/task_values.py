@@ -1,6 +1,6 @@
 """Checks the values in task.json and tokenizer.json.
 
-Imports no TensorFlow: scripts check their input before they import it.
+Imports no TensorFlow: scripts check their input before they import TensorFlow.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ _TOKENIZER = {
     "preserve_special_tokens": FLAG,
     "vocabulary_hash": TEXT,
     "normalization": choice(*NORMALIZATIONS),
-    # At most 999: RE2 allows 1000 repeats of a pattern, and the rule that finds
-    # longer words repeats a pattern this value + 1 times.
+    # Words longer than this value are matched by repeating a pattern this value
+    # + 1 times; RE2 allows at most 1000 repeats.
     "max_input_chars_per_word": integer(1, 999),
     "added_tokens": ADDED_TOKENS,
 }
@@ -50,12 +50,12 @@ _TASK = {
     "global_step": integer(0),
     "results": OBJECT,
     "labels": optional(names()),
-    # In models for embeddings, in classifiers of pooled vectors, and in models
-    # that have the files of sentence-transformers.
+    # Only for embeddings, for classifiers of pooled vectors, and for models
+    # with files of sentence-transformers.
     "pooling": optional(TEXT),
     "normalize": optional(FLAG),
 }
-# Further values in task.json, by kind of model.
+# Kind of model -> further values in task.json.
 _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
     "classification": {
         "problem_type": optional(

@@ -30,7 +30,7 @@ class Tensors(Mapping[str, np.ndarray]):
     largest tensor.
 
     Args:
-      shapes: Name to shape, in the order of iteration.
+      shapes: Name -> shape, in the order of iteration.
       read: Returns the tensor of a name.
     """
 
@@ -94,8 +94,8 @@ def read_safetensors(path: str) -> tuple[Tensors, dict[str, str]]:
       path: The file. All tensors of a remote file are read at once.
 
     Returns:
-      The tensors, in the file's types; and a dict of name to type, for instance
-      "F32" or "BF16".
+      The tensors, in the file's types; and a dict from name to type, for
+      instance "F32" or "BF16".
 
     Raises:
       UserError: If the file is missing, truncated or damaged.
@@ -171,7 +171,7 @@ def write_safetensors(
     """
     header = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
-    # 8-byte integers precede 4-byte floats, so that all tensors are aligned.
+    # Write 8-byte integers before 4-byte floats, to align all tensors.
     names = sorted(tensors, key=lambda name: (name not in integers, name))
     for name in names:
         shape = tensors.shapes[name]

@@ -1,15 +1,15 @@
 """Reads SavedModels of BERT, as TF Hub and Kaggle have them.
 
-The Model Garden's `export_tfhub_lib` writes an encoder, maybe with a masked-LM
-head, its vocabulary in `assets/` and the variable `do_lower_case`. A Keras
-model may wrap such a SavedModel in `hub.KerasLayer`, below a dense layer that
-classifies. The files, and what is read from each:
+The Model Garden's `export_tfhub_lib` writes an encoder, maybe a masked-LM head,
+the vocabulary in `assets/` and the variable `do_lower_case`. A Keras classifier
+may have such a SavedModel in a `hub.KerasLayer`, below a dense layer. The
+files, and the values that each file provides:
 
   saved_model.pb       objects, functions and assets   -> activation, vocabulary
   keras_metadata.pb    the layers of a Keras model     -> head
   variables/           an object-based checkpoint      -> weights, sizes, case
 
-All of it is read as data: no graph is imported and no function is run.
+All files are read as data: no graph is imported and no function is run.
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ from bert_tf.io import stored_files
 _FILE = "saved_model.pb"
 _METADATA_FILE = "keras_metadata.pb"
 _PREFIX = "variables/variables"
-# Operators in encoder layers -> the activation that they compute. The pooler is
-# outside these layers, so its Tanh does not count.
+# Operators in encoder layers -> activation. The pooler is outside these layers,
+# so the pooler's Tanh is ignored.
 _ACTIVATIONS = {
     frozenset({"Erf"}): "gelu_erf",
     frozenset({"Erfc"}): "gelu_erf",
@@ -67,8 +67,8 @@ def read_model(
 
     Args:
       path: The directory of a SavedModel.
-      allow_missing: A pattern of names that may be missing or unused. If the
-        pattern matches a head's variables, the head is not read.
+      allow_missing: Pattern for names of tensors that may be missing or unused.
+        If the pattern matches a head's variables, the head is not read.
     """
     graph = _read_graph(os.path.join(path, _FILE))
     prefix = os.path.join(path, _PREFIX)
@@ -171,7 +171,7 @@ def _read_config(
     """Returns the config that the shapes of the variables describe.
 
     Raises:
-      TypeError, ValueError: If the variables are not a BERT's.
+      TypeError, ValueError: If the variables do not form a BERT.
     """
     rows = weight_map.rows(BertConfig(1, num_hidden_layers=1))
     names = {row.name: row.model_garden for row in rows}
@@ -249,8 +249,8 @@ def _read_head(
     """Returns the variables of a classifier by name, and its task.
 
     Raises:
-      UserError: If the head is not a Dense layer on the pooled output, with or
-        without dropout between them.
+      UserError: If the head is not a Dense layer on the pooled output; a
+        dropout layer between them is allowed.
     """
     metadata = _read_metadata(path, graph)
     if not metadata:
@@ -262,13 +262,13 @@ def _read_head(
     try:
         dense = _dense_on_pooled_output(metadata, graph)
         task = {"problem_type": _problem_type(dense, metadata)}
-        # A head with any variable besides these two is refused below.
+        # A head with variables besides kernel and bias is refused below.
         named = {checkpoint.full_name(x): x for x in others.values()}
         head = {
             f"{_HEAD}/{name}": named.pop(f"{dense['name']}/{name}")
             for name in ("kernel", "bias")
         }
-    # Unexpected metadata raises these errors: the head is refused below.
+    # These errors mean unexpected metadata: the head is refused below.
     except (AttributeError, LookupError, TypeError, ValueError):
         named = others
     if named:
@@ -293,8 +293,8 @@ def _read_metadata(
     if not stored_files.exists(file):
         text = graph.object_graph_def.nodes[0].user_object.metadata
         return stored_files.parse_json(text or "{}", path)
-    # No installed package has the classes of this protocol buffer, so read the
-    # fields by number: in a `SavedObject`, 3 is node_path and 5 is metadata.
+    # Read fields by number, as no installed package has the classes of this
+    # protocol buffer: in a `SavedObject`, 3 is node_path and 5 is metadata.
     try:
         for node in _fields(files.read_small(file)):
             values = {x.field_number: x.data for x in _fields(node.data)}
@@ -324,7 +324,7 @@ def _dense_on_pooled_output(
         if layer["class_name"] != "Dropout":
             break
     classes = [dense["class_name"], layer["class_name"]]
-    # Rank 2 shows that Dense reads the pooled output, not the tokens' (rank 3).
+    # An output of rank 2 shows that Dense reads the pooled output, not tokens.
     if classes != ["Dense", "KerasLayer"] or len(tensor.tensor_shape.dim) != 2:
         raise ValueError
     return dense["config"]

@@ -1,9 +1,9 @@
 """Every weight of BERT, one row each: its name and layout in each format.
 
-The canonical names are the names in the original's TF1 checkpoints: a
-variable's path without the name of the outermost model. Models, checkpoints,
-weight files and converters all use them. `recurrent_heads` adds the weights of
-BiLSTMs.
+A canonical name is a weight's name in the original's TF1 checkpoints, and also
+the variable's path without the name of the outermost model. Models,
+checkpoints, weight files and converters all use canonical names.
+`recurrent_heads` adds the weights of BiLSTMs.
 """
 
 import dataclasses
@@ -13,8 +13,7 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 
-# Suffixes of the optimizer's moments of a weight (optimization.py:107-118 of
-# the original).
+# Suffixes of Adam's moments (optimization.py:107-118 of the original).
 SLOT_SUFFIXES = ("/adam_m", "/adam_v")
 GLOBAL_STEP = "global_step"
 
@@ -27,7 +26,7 @@ NEXT_SENTENCE = "cls/seq_relationship"
 # (run_classifier.py:600-605 of the original).
 CLASSIFIER = "output"
 SQUAD = "cls/squad"
-# The original has no such heads, so these names are this project's own.
+# Names of this project, as the original has no such heads.
 TAGGER = "cls/tagging"
 MULTIPLE_CHOICE = "cls/multiple_choice"
 
@@ -47,7 +46,7 @@ HEADS = {
     "embeddings": (),
 }
 
-# In a row's shape, this stands for the number of labels, which configs lack.
+# Stands for the number of labels in a shape, as configs lack this number.
 LABELS = "labels"
 
 Shape = tuple[int, ...]
@@ -62,7 +61,7 @@ class Row:
       name: The canonical name, also the name in TF1 checkpoints.
       shape: The canonical shape: names of `BertConfig`'s fields, numbers, or
         `LABELS`.
-      layout: How formats differ in the order of the weight's numbers:
+      layout: How formats rearrange the weight's numbers:
         same: no difference;
         dense: a kernel [in, out], which Hugging Face keeps as [out, in];
         per_head_out, per_head_bias, per_head_in: a kernel [in, out] or bias
@@ -70,8 +69,8 @@ class Row:
           [heads, size]: a query kernel [768, 768] becomes [768, 12, 64];
         output: [labels, in], which KerasHub and Model Garden keep as [in,
           labels].
-      huggingface: The name in transformers' model with this head, or None.
-      keras_hub: The path of the variable, or None.
+      huggingface: The name in transformers' class with this head, or None.
+      keras_hub: The path of KerasHub's variable, or None.
       model_garden: The path of the variable's object in `tf.train.Checkpoint(
         model=model, **model.checkpoint_items)`, or None.
     """
@@ -182,7 +181,7 @@ _EMBEDDINGS = [
     ),
 ]
 
-# The prefixes of an encoder layer in the four formats.
+# Prefixes of a layer's names: canonical, Hugging Face, KerasHub, Model Garden.
 _LAYER = (
     "bert/encoder/layer_{n}/",
     "bert.encoder.layer.{n}.",
@@ -279,7 +278,7 @@ _POOLER = _dense(
 _NEXT = "model/classification_heads/0/out_proj"
 _SPANS = "model/span_labeling/layer_with_weights-0"
 
-# KerasHub's masked-LM head computes something else, so it has no name there.
+# KerasHub's masked-LM head computes something else, so its names are None.
 _HEAD_ROWS = [
     *_dense(
         (
@@ -379,7 +378,7 @@ def from_format(
         "dense",
         "output",
     ):
-        # Here `to_format` transposes, if at all, so a second call undoes it.
+        # `to_format` at most transposes these layouts: it is its own inverse.
         return to_format(value, layout, weights_format, 1)
     if layout == "per_head_out":
         return value.reshape(value.shape[0], -1)
@@ -408,9 +407,9 @@ def is_optimizer_state(name: str) -> bool:
 def head_of(name: str) -> str | None:
     """Returns the head that a checkpoint's weight belongs to.
 
-    For instance "cls/squad" for "cls/squad/output_bias", "output" for the
-    classifier's "output_bias", "bert/pooler" for the pooler's weights, and
-    None for a name that belongs to no head.
+    "cls/squad/output_bias" belongs to "cls/squad", the classifier's
+    "output_bias" to "output", and the pooler's weights to "bert/pooler". The
+    result is None for a name that belongs to no head.
     """
     if _ROOT_HEAD.match(name):
         return CLASSIFIER

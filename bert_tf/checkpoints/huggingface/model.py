@@ -7,9 +7,9 @@
   vocab.txt, ...     see `huggingface.tokenizer`
   modules.json, ...  sentence-transformers: pooling, normalization, length
 
-Reads the directory of any of transformers' BERT classes, and writes the same
-weights as transformers itself. The names of GELUs differ from the original's:
-"gelu" is the exact form in transformers and the tanh form here.
+Reads the directory of any BERT class of transformers, and writes the same
+weights as transformers. In transformers "gelu" is the exact form of GELU, but
+here, as in the original, the tanh form.
 """
 
 import dataclasses
@@ -35,8 +35,8 @@ CONFIG_FILE = "config.json"
 # transformers needs this metadata to read weights in PyTorch's layout.
 _METADATA = {"format": "pt"}
 _PREFIX = "bert."
-# A tensor with one of these prefixes means the same in every class of the
-# transformers library, so it is read even if the class is unknown.
+# Tensors with these prefixes mean the same in every class of transformers: they
+# are read even if the class is unknown.
 _OURS = (_PREFIX, "cls.", "qa_outputs.")
 
 _FINE_TUNED = (
@@ -46,7 +46,7 @@ _FINE_TUNED = (
     "tagging",
 )
 
-# Three classes have a head of this name, so the class in config.json decides.
+# Three classes have a head of this name: config.json must name the class.
 _CLASSIFIER = "classifier.weight"
 _CLASSIFIERS = (
     weight_map.CLASSIFIER,
@@ -54,14 +54,14 @@ _CLASSIFIERS = (
     weight_map.MULTIPLE_CHOICE,
 )
 
-# Heads that read the pooler's output, so the pooler may not be missing.
+# Heads that read the pooler's output: a model with such a head needs a pooler.
 _POOLED = {
     weight_map.NEXT_SENTENCE,
     weight_map.CLASSIFIER,
     weight_map.MULTIPLE_CHOICE,
 }
 
-# Kind of model -> the class of transformers that has its heads.
+# Kind of model -> the class of transformers with the same heads.
 ARCHITECTURES = {
     "embeddings": "BertModel",
     "encoder": "BertModel",  # After "embeddings", so `kind_of` picks this.
@@ -73,14 +73,14 @@ ARCHITECTURES = {
     "question_answering": "BertForQuestionAnswering",
     "multiple_choice": "BertForMultipleChoice",
 }
-# The modules of sentence-transformers that can be read; others are refused.
+# Supported modules of sentence-transformers; other modules are refused.
 _MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
 _ENCODERS = ("encoder", "embeddings")  # The kinds without a head.
 WITHOUT_POOLER = ("masked_lm", "tagging", "question_answering")
 LABELLED = ("classification", "tagging")  # The kinds with labels in the head.
 
-# Activation in transformers -> here. All tanh forms of GELU there equal the
-# original's up to rounding.
+# Activation in transformers -> activation here. All tanh forms of GELU in
+# transformers equal the original's up to rounding.
 _HIDDEN_ACTS = {
     "gelu": "gelu_erf",
     "gelu_python": "gelu_erf",
@@ -126,7 +126,7 @@ _LABEL_KEYS = {
 # Defaults of transformers that differ from the defaults of `BertConfig`.
 _DEFAULTS = {"vocab_size": 30522, "hidden_act": "gelu", "type_vocab_size": 2}
 
-# Keys that can change the computation, and the values that do not change it.
+# Keys that can change the computation -> values that do not change it.
 _INACTIVE = {
     "add_cross_attention": (False,),
     "auto_map": ({},),
@@ -138,7 +138,7 @@ _INACTIVE = {
     "quantization_config": ({},),
     "tie_encoder_decoder": (False,),
 }
-# Keys that are read elsewhere or have no effect, so no note mentions them.
+# Keys that have no effect or are read elsewhere: notes omit these keys.
 _SILENT = frozenset(
     """
     _attn_implementation_autoset _name_or_path _num_labels architectures
@@ -165,7 +165,7 @@ def recognizes(path: str) -> bool:
         values = files.read_json(config_file)
     except UserError:
         return False
-    # A KerasHub preset has a config.json, too, but without these keys.
+    # The config.json of a KerasHub preset has no model_type or architectures.
     keys = ("model_type", "architectures")
     return isinstance(values, dict) and any(key in values for key in keys)
 
@@ -191,7 +191,7 @@ def read_model(
     checkpoint = huggingface_weights.read(path)
     classes = {f"tf{x.lower()}": x for x in ARCHITECTURES.values()}
     if checkpoint.keras_class in classes:
-        # An early config.json may name a base class; the weights' class counts.
+        # An early config.json may name a base class: use the weights' class.
         name = classes[checkpoint.keras_class]
         values = values | {"architectures": [name]}
     named_kind, unknown_class = kind_of(values, config_file)
@@ -296,8 +296,8 @@ def _kind(
             f"`architectures` in {CONFIG_FILE}, or allow it with "
             "--allow_missing."
         )
-    # A fine-tuned model's class decides its kind. For others the heads decide,
-    # as checkpoints of BertForMaskedLM may have a next-sentence head, too.
+    # A fine-tuned model's class decides its kind; heads decide other kinds, as
+    # a BertForMaskedLM checkpoint may have a next-sentence head, too.
     if named in _FINE_TUNED and not absent:
         return named
     return weight_map.kind_of(weights)
@@ -306,8 +306,8 @@ def _kind(
 def _read_modules(path: str, longest: int, lower_case: bool) -> dict[str, Any]:
     """Returns the settings of embeddings in sentence-transformers' files.
 
-    They are `pooling`, `normalize` and `max_seq_length`. An unsupported setting
-    is added to `pooling`, as in "mean+Dense"; `check_pooling` then raises.
+    The keys are `pooling`, `normalize` and `max_seq_length`. An unsupported
+    setting is part of `pooling`, as in "mean+Dense": `check_pooling` raises.
     """
 
     def read(*names):
@@ -436,7 +436,7 @@ def to_bert_config(
       The config, and notes for the user.
 
     Raises:
-      UserError: If no model of this project computes what the file describes.
+      UserError: If the file describes a model that bert_tf cannot compute.
     """
     _refuse_active(values, source)
     values = _DEFAULTS | values
@@ -445,7 +445,7 @@ def to_bert_config(
     theirs = values["hidden_act"]
     ours = _HIDDEN_ACTS[theirs]
     fields = {field.name for field in dataclasses.fields(BertConfig)}
-    # transformers lacks this key; its left-to-right models are refused above.
+    # Ignore left_to_right, which transformers lacks; decoders were refused.
     fields.remove("left_to_right")
     kept = {key: values[key] for key in values if key in fields}
     config = BertConfig.from_dict(kept | {"hidden_act": ours}, source)
@@ -470,7 +470,7 @@ def to_bert_config(
 
 def _refuse_active(values: Mapping[str, Any], source: str) -> None:
     inactive = dict(_INACTIVE)
-    # This BERT has no projection, so embeddings must be as wide as layers.
+    # Without a projection, embeddings must be as wide as layers.
     inactive["embedding_size"] = (values.get("hidden_size", 768),)
     for key, harmless in inactive.items():
         value = values.get(key)
@@ -487,7 +487,7 @@ def kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
     """Returns (kind of a class in `architectures`, ""); else (None, its names).
 
     Raises:
-      UserError: If it names no known class, and there is no model_type.
+      UserError: If no known class is named and `model_type` is missing.
     """
     names = values.get("architectures") or []
     names = names if isinstance(names, list) else [names]
@@ -509,11 +509,11 @@ def to_task(
     Args:
       values: The contents of a config.json.
       kind: The kind of the model.
-      num_labels: The rows of its classifier; 0 if it has none.
+      num_labels: The number of rows of the classifier; 0 without a classifier.
       source: The file's path.
 
     Raises:
-      UserError: If labels or problem type do not fit.
+      UserError: If the labels or the problem type do not fit the model.
     """
     task = {"kind": kind}
     if kind not in LABELLED:
@@ -551,11 +551,11 @@ def from_bert_config(
     Args:
       config: The model's config.
       task: The contents of task.json.
-      num_labels: The rows of the classifier; 0 if there is none.
+      num_labels: The number of rows of the classifier; 0 without one.
       pad_id: The id of [PAD].
 
     Raises:
-      UserError: If Hugging Face's BERT cannot compute what the model computes.
+      UserError: If Hugging Face's BERT cannot represent the model.
     """
     if config.left_to_right:
         raise UserError(

@@ -40,7 +40,7 @@ _SPECIAL_TOKENS = {
     "mask_token": vocabulary_lib.MASK,
 }
 _BERT_CLASSES = ("BertTokenizer", "BertTokenizerFast")
-# These classes take all rules from tokenizer.json; without it, refuse them.
+# Classes that read all rules from tokenizer.json: refused without this file.
 _GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 # The rules of `BertTokenizer`; files with other rules are refused.
@@ -98,15 +98,15 @@ def read(
 
     Args:
       directory: The directory of the files.
-      vocab_size: Rows of the model's word embeddings.
+      vocab_size: The number of rows of the model's word embeddings.
 
     Returns:
       The vocabulary, the tokenizer's `settings`, whether lower case had to be
       derived from the vocabulary, and notes for the user.
 
     Raises:
-      UserError: If there is no tokenizer, it is not BERT's, or files and model
-        do not fit together.
+      UserError: If the directory has no tokenizer of BERT, or the files do not
+        fit each other or the model.
     """
     parsed = _read_files(directory)
     _check(parsed)
@@ -135,8 +135,8 @@ def _settings(
     config, rules = parsed.config, parsed.tokenizer.get("normalizer") or {}
     lower_case = rules.get("lowercase")
     strip_accents = rules.get("strip_accents")
-    # As in Hugging Face, BERT's classes read both keys in tokenizer_config.json
-    # first, and generic classes ignore both keys in this file.
+    # As in transformers, tokenizer_config.json takes precedence for BERT's
+    # classes, but is ignored for generic classes.
     is_generic = config.get("tokenizer_class") in _GENERIC_CLASSES
     if not is_generic and {"do_lower_case", "strip_accents"} & set(config):
         strip_accents = config.get("strip_accents")
@@ -219,7 +219,7 @@ def _read_vocabulary(
     for path, token_of in stored.items():
         for row in added:
             index, token = row["id"], row["content"]
-            # An empty line stands for a token that no line can hold: insert it.
+            # For a token that no line can hold, vocab.txt has an empty line.
             there = token_of[index] = token_of.get(index) or token
             if there != token or not 0 <= index < vocab_size:
                 raise UserError(
@@ -350,7 +350,7 @@ def _check_equal(
     if rest in ([], [first]):
         return  # The usual case, so skip the slow sorting below.
     # transformers 5 stores "" for a line of white space, and only the last of
-    # equal lines, so skip white space and keep the last of equal lines.
+    # equal lines: reduce both vocabularies in this way before the comparison.
     ids = [
         {token: id for id, token in sorted(rows.items()) if token.strip()}
         for rows in vocabularies.values()
@@ -381,7 +381,7 @@ def write(
         settings["lower_case"],
         settings["strip_accents"],
     )
-    # As in released models, null means that accents follow lower case.
+    # Write null if accents follow lower case, as released models do.
     accents = None if strip_accents == lower_case else strip_accents
 
     def write_json(name, values):
@@ -458,7 +458,7 @@ def _to_vocab(vocabulary: Vocabulary) -> dict[str, int]:
     id_of = {token: index for index, token in enumerate(vocabulary.tokens)}
     added = vocabulary.only_added_ids
     rest = {x: i for x, i in id_of.items() if i not in added}
-    # Omit added tokens only if transformers would assign them the same ids.
+    # Omit added tokens only if transformers would give them the same ids.
     if added == {*range(len(rest), len(rest) + len(added))}:
         return rest
     return id_of | {x["content"]: x["id"] for x in vocabulary.added_tokens}

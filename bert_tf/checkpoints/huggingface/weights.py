@@ -1,8 +1,8 @@
 """Reads a Hugging Face directory's tensors: safetensors, PyTorch or Keras.
 
-Names are normalized to the form in `weight_map`: with the prefix "bert." for
-the encoder, and LayerNorm's parameters called weight and bias. Keras' names and
-kernels, from transformers' TensorFlow classes, are converted to PyTorch's.
+Names get the form in `weight_map`, with the prefix "bert." for the encoder, and
+with weight and bias for LayerNorm's parameters. Names and kernels of
+transformers' TensorFlow classes are converted to PyTorch's form.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ TORCH_FILE = "pytorch_model.bin"
 KERAS_FILE = "tf_model.h5"
 INDEX_SUFFIX = ".index.json"
 
-# In the order of precedence: pickles, which need PyTorch, come last.
+# Names of weight files, best first: pickles, which need PyTorch, come last.
 WEIGHT_FILES = (
     SAFETENSORS_FILE,
     SAFETENSORS_FILE + INDEX_SUFFIX,
@@ -43,8 +43,8 @@ WEIGHT_FILES = (
 )
 
 _BARE = ("embeddings.", "encoder.", "pooler.")
-# LayerNorm's names in checkpoints converted from TF1, which are renamed:
-# "embeddings.LayerNorm.gamma" becomes "bert.embeddings.LayerNorm.weight".
+# LayerNorm's names in checkpoints converted from TF1 are changed, for instance
+# from "embeddings.LayerNorm.gamma" to "bert.embeddings.LayerNorm.weight".
 _OLD_SUFFIXES = {".LayerNorm.gamma": "weight", ".LayerNorm.beta": "bias"}
 _WORDS = "bert.embeddings.word_embeddings.weight"
 # Name of a copy -> name of the weight. A checkpoint may hold only the copy.
@@ -66,7 +66,7 @@ _INDEX = {
     )
 }
 
-# Keras puts names of models before these layers; `_torch_name` drops them.
+# `_torch_name` drops the models' names that Keras puts before these layers.
 _KERAS_LAYERS = ("bert", "cls", "classifier", "qa_outputs")
 _KERAS_KERNEL = "/kernel:0"
 
@@ -77,9 +77,9 @@ class Checkpoint:
 
     Attributes:
       path: The file of weights, or the index of several files.
-      tensors: Values by the names in `weight_map`, in the file's types.
-      types: The distinct types, in safetensors' notation.
-      keras_class: The class in the name of a Keras model, in lower case.
+      tensors: Name in `weight_map` -> value, in the file's type.
+      types: The distinct types of the tensors, such as "F32".
+      keras_class: The class of a Keras model, such as "tfbertformaskedlm".
     """
 
     path: str
@@ -228,12 +228,12 @@ def _read_torch(path: str) -> tuple[Tensors, dict[str, str]]:
             path,
             map_location="cpu",
             weights_only=True,
-            # PyTorch can map only zip archives, its format since version 1.6.
+            # Only zip archives (since PyTorch 1.6) can be mapped to memory.
             mmap=zipfile.is_zipfile(path),
         )
     except Exception as error:
-        # PyTorch raises many types. Its message is left out, as it suggests to
-        # run the code in the file.
+        # PyTorch raises many types of errors. Omit the message, as it suggests
+        # running the code in the file.
         raise UserError(
             f"{path} is damaged, or holds more than tensors, and is not read "
             f"({type(error).__name__} of PyTorch); copy it again, or save the "
@@ -274,7 +274,7 @@ def _read_keras(path: str) -> tuple[Tensors, dict[str, str]]:
 
     def add(name, item):
         name = os.fsdecode(name)  # h5py gives bytes if it is not UTF-8.
-        # A compiled model may store the optimizer's state, too; skip it.
+        # Skip the optimizer's state, which a compiled model may store, too.
         is_state = name.startswith("optimizer_weights/")
         if isinstance(item, h5py.Dataset) and not is_state:
             shapes[name] = tuple(item.shape or ())
@@ -320,7 +320,7 @@ def _to_torch(
     theirs: dict[str, str] = {}
     for name in tensors:
         first = theirs.setdefault(_torch_name(name), name)
-        # Layers that share a weight store a copy each; copies must be equal.
+        # Each layer that shares a weight stores a copy; copies must be equal.
         if first != name and not np.array_equal(tensors[name], tensors[first]):
             raise UserError(
                 f"{path} holds two models: {first} and {name} differ; save "
@@ -342,7 +342,7 @@ def _to_torch(
 def _plain_shape(name: str, shape: Shape) -> Shape:
     """Returns a shape without the axis of heads that transformers 4.2 stored.
 
-    Kernels were [in, heads, size] or [heads, size, out], and biases
+    Kernels had the shape [in, heads, size] or [heads, size, out], and biases
     [heads, size]: [768, 12, 64] becomes [768, 768]; [12, 64] becomes [768].
     """
     if "/attention/" not in name:

@@ -55,12 +55,12 @@ def find_prefix(path: str) -> str:
     """Returns the prefix of the checkpoint at `path`.
 
     Args:
-      path: A prefix, one of a checkpoint's files, or a directory. A directory
-        stands for the checkpoint that its file `checkpoint` names, or else for
-        the checkpoint of the latest step.
+      path: A prefix, one of a checkpoint's files, or a directory. In a
+        directory, the file `checkpoint` names the checkpoint; without this
+        file, the latest step is chosen.
 
     Raises:
-      UserError: If no checkpoint exists, or several do and one has no step.
+      UserError: If no checkpoint exists, or one of several has no step number.
     """
     if tf.io.gfile.isdir(path):
         return _find_in_directory(path)
@@ -103,7 +103,7 @@ def _read_state_file(directory: str) -> str | None:
         return None
     if state is None:
         return None
-    # The directory may have been moved, so the folder in the file is ignored.
+    # Ignore the folder in the file, as the directory may have been moved.
     name = os.path.basename(state.model_checkpoint_path)
     prefix = os.path.join(directory, name)
     return prefix if tf.io.gfile.exists(f"{prefix}.index") else None
@@ -112,7 +112,7 @@ def _read_state_file(directory: str) -> str | None:
 def is_object_based(prefix: str) -> bool:
     """Returns whether a checkpoint is object-based, as TensorFlow 2 writes it.
 
-    The index is only searched for the bytes of a key, so it may be damaged.
+    Only searches the index for a key's bytes: a damaged index is no error.
     """
     index = f"{prefix}.index"
     return tf.io.gfile.exists(index) and (
@@ -125,12 +125,12 @@ def open_tensors(path: str, object_based: bool = False) -> Tensors:
 
     Args:
       path: A path for `find_prefix`.
-      object_based: Whether to expect an object-based checkpoint of TensorFlow
-        2, or else a name-based one.
+      object_based: True for an object-based checkpoint of TensorFlow 2, False
+        for a name-based checkpoint.
 
     Raises:
-      UserError: If there is no checkpoint, or it is damaged or of the other
-        kind. Reading a damaged tensor raises this error, too.
+      UserError: If no checkpoint exists, or the checkpoint is damaged or of the
+        other kind. Reading a damaged tensor raises `UserError`, too.
     """
     prefix = find_prefix(path)
     if set(prefix) & set("[\\"):
@@ -203,7 +203,7 @@ def read_weights(
     Args:
       path: A path for `find_prefix`.
       config: The shape of the model.
-      allow_missing: A pattern of names that may be missing or unused.
+      allow_missing: Pattern for names of tensors that may be missing or unused.
 
     Raises:
       UserError: If the checkpoint is damaged, or holds another model.
@@ -251,11 +251,11 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes a checkpoint that the original reads.
 
     The files equal the files of TensorFlow 1, byte for byte. Each file appears
-    when it is complete, the index last: a checkpoint exists if its index does.
-    An earlier checkpoint of the same prefix is replaced.
+    only when it is complete, the index last, as a checkpoint exists if its
+    index exists. An earlier checkpoint of the same prefix is replaced.
 
     Args:
-      prefix: The checkpoint, without the suffixes.
+      prefix: The path of the checkpoint, without suffixes such as ".index".
       tensors: Name to value; all values are in memory at once.
 
     Raises:
@@ -298,8 +298,8 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
 def recognizes(path: str) -> bool:
     """Returns whether there is a TF1 checkpoint at `path`.
 
-    A damaged checkpoint or one without a config counts, as `read_model` raises
-    an error for it. Object-based checkpoints of TensorFlow 2 do not count.
+    A damaged checkpoint is recognized, too: `read_model` will raise an error.
+    TensorFlow 2's object-based checkpoints are not recognized.
     """
     try:
         prefixes = _find_prefixes(path)
@@ -339,8 +339,8 @@ def read_model(
 ) -> StoredModel:
     """Reads the checkpoint of a prefix or a directory; see `formats`.
 
-    For a directory, see `find_prefix`. Without a `vocab.txt` the vocabulary is
-    None; callers that need one, such as the converter, raise `UserError` then.
+    `find_prefix` chooses a directory's checkpoint. Without `vocab.txt` the
+    vocabulary is None; the converter raises `UserError` then.
     """
     prefix = find_prefix(path)
     config = files.read_bert_config(config_beside(prefix))
@@ -371,9 +371,9 @@ def _task_of(weights: Tensors) -> dict[str, Any]:
 def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes a model in the original's format; see `formats`.
 
-    The result lists what the checkpoint does not keep, and what the original
-    would read in another way. A feature-based tagger raises `UserError`, as a
-    checkpoint does not store which of the encoder's layers it reads.
+    The result lists settings that are lost or that the original reads in
+    another way. A feature-based tagger raises `UserError`, as a checkpoint does
+    not store which encoder layers the tagger reads.
     """
     if stored.task.get("approach") == "feature_based":
         raise UserError(
@@ -401,7 +401,7 @@ def _describe_config(config: BertConfig) -> list[str]:
     """Returns sentences on settings that the original reads differently."""
     sentences = []
     if config.hidden_act == "gelu_erf":
-        # modeling.py:280-314 of the original raises ValueError for this name.
+        # The original raises ValueError for this name (modeling.py:280-314).
         sentences.append(
             f'{_CONFIG_FILE} has hidden_act "gelu_erf", the exact GELU, which '
             'the original refuses: its "gelu" is the tanh form, and was the '
