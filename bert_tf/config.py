@@ -25,8 +25,8 @@ NORMALIZATIONS = (ORIGINAL, ASCII_LOWER)
 
 # Task heads: a linear layer, or a BiLSTM and a linear layer (paper, Table 5).
 HEAD_TYPES = ("linear", "bilstm")
-# A tagger either trains the encoder, too (fine-tuning), or reads features that
-# a frozen encoder computes: the `LAYER_COMBINATIONS` (paper, Table 7).
+# Fine-tuning trains a tagger's encoder, too. A feature-based tagger reads one
+# of the `LAYER_COMBINATIONS` of a frozen encoder (paper, Table 7).
 APPROACHES = ("fine_tuning", "feature_based")
 LAYER_COMBINATIONS = (
     "embeddings",
@@ -41,11 +41,11 @@ POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")
 # The best layer combination in Table 7 of the paper.
 DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
-# More layers are surely a typing error; such a model would fill the memory.
+# A larger number of layers is surely a typing error and would fill the memory.
 MAX_HIDDEN_LAYERS = 1000
 _MAX_INT, _MAX_FLOAT = 2**31 - 1, 3e38
 
-# Keys in released multilingual and Chinese files that the original never reads.
+# Keys in the files of multilingual and Chinese BERT; the original ignores them.
 _UNUSED_KEYS = frozenset(
     {
         "directionality",
@@ -100,7 +100,7 @@ def option(
     """Declares one field of a script's configuration, which is one flag.
 
     Args:
-      default: The flag's default; without one the flag is required.
+      default: The flag's default; a flag without a default is required.
       help_text: One sentence for `--help`.
       group: The flag's subject in `--help`, one of `GROUPS`.
       affects: The flag's effect on training, one of `EFFECTS`. When a run
@@ -109,10 +109,10 @@ def option(
       choices: The values that a text flag accepts.
       reads: The kind of path that the flag has: "file", "files" (globs with
         commas), "folder" or "model"; see `paths`. The path must exist.
-      **rules: `at_least`, `above`, `at_most`, `below`: bounds of the value,
-        unless the value is None. `needs`: a flag ("do_train"), a flag's value
-        ("head=bilstm") or a tuple of them. If this flag is set, one of them
-        must be. `not_with`: flags or values that must not be set with it.
+      **rules: `at_least`, `above`, `at_most`, `below`: bounds of the value;
+        None is always allowed. `needs`: flags ("do_train") or values
+        ("head=bilstm"), of which one must be set if this flag is set.
+        `not_with`: flags or values that must not be set with this flag.
 
     Raises:
       ValueError: For an unknown group, effect or rule.
@@ -161,8 +161,8 @@ class BertConfig:
     """The hyperparameters of a BERT; the keys of `bert_config.json`.
 
     Source: modeling.py:34-100 of the original. `layer_norm_eps` and
-    `left_to_right` are additions. A file has an addition only if its value is
-    not the default, so that the original can read files without additions.
+    `left_to_right` are additions, which the original ignores; a file has these
+    keys only if their values are not the defaults.
 
     Attributes:
       vocab_size: Rows of the word embedding table, V.
@@ -252,7 +252,7 @@ class BertConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             expected = field.type if isinstance(field.type, type) else object
-            # A file may have 0 in place of 0.0, which JSON reads as an int.
+            # A file may have 0 instead of 0.0, so accept an int as a float.
             accepted = (float, int) if expected is float else expected
             is_bool = isinstance(value, bool)
             if not isinstance(value, accepted) or (
@@ -271,7 +271,7 @@ class BertConfig:
 
         Args:
           values: The values by key.
-          source: The name of the values in an error, for instance a path.
+          source: Where the values come from, such as a path; errors name it.
 
         Raises:
           UserError: For an unknown or missing key or an invalid value.

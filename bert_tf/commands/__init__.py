@@ -17,7 +17,7 @@ def run(command: str) -> None:
       command: The name of a module of this package.
     """
     interrupts.end_at_once()
-    # Import only now: before end_at_once(), Ctrl-C would print a traceback.
+    # Import `cli` after end_at_once(), or else Ctrl-C would print a traceback.
     from bert_tf.flags import cli
 
     cli.run(importlib.import_module(f"bert_tf.commands.{command}").main)

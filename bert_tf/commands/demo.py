@@ -47,12 +47,12 @@ RESULTS = "eval_results.txt"
 # These steps read 13 million tokens. With 8 million tokens, the model learns
 # only how frequent words are.
 TRAIN_STEPS = 1600
-# Masks held-out records as the original does, to compare with other models.
+# Masks held-out text as the original does, so that scores can be compared.
 AS_ORIGINAL = (
     "--masked_lm_prob=0.15 --max_predictions_per_seq=10 --dupe_factor=1"
 )
-# Minimum scores on held-out text. A guess by frequency scores about 0.13 for
-# words and 0.25 for labels.
+# Minimum scores on held-out text. Always guessing the most frequent word or
+# label would score about 0.13 or 0.25.
 REQUIRED = {"masked_lm_accuracy": 0.3, "classifier's accuracy": 0.55}
 MASKED = "If the file does not [MASK], an error is raised."
 SENTENCES = (
@@ -78,7 +78,7 @@ class DemoConfig(options.Flags):
 def main(config: DemoConfig) -> None:
     root = config.output_dir
     steps = config.num_train_steps or TRAIN_STEPS
-    # Use a folder per number of steps, or else runs would resume shorter runs.
+    # A folder per number of steps keeps long runs from resuming shorter runs.
     pretrained = f"{root}/pretrained_{steps}_steps"
     library = f"{root}/library_{steps}_steps"
 
@@ -111,8 +111,8 @@ def main(config: DemoConfig) -> None:
     run_step("The best words for [MASK]", f"{filling} --text={MASKED}")
 
     # The model is narrow, so its learning rate is higher than in the paper, and
-    # one epoch is enough. Compiling more than 3 sequence lengths would take
-    # more time than it saves.
+    # one epoch is enough. More than 3 sequence lengths would take more time to
+    # compile than they save.
     finetuning = f"""run/finetune_classifier.py --task_name=custom
         --train_file={tables[0]} --dev_file={tables[1]}
         --text_column=sentence --label_column=library
@@ -171,7 +171,7 @@ def show(text: str) -> None:
 
 def run_step(title: str, command: str, made: str = "") -> None:
     """Runs a command unless `made`, the last path that it writes, exists."""
-    # Split only before `--`, because a folder's name may contain spaces.
+    # Split the command only before `--`: a folder's name may contain spaces.
     script, *words = re.split(r"\s+(?=--)", command)
     show(f"\n== {title}\n   {errors.program(script)} {shlex.join(words)}")
     if made and os.path.exists(made):
@@ -215,7 +215,7 @@ def read_results(path: str) -> dict[str, float]:
 
 # === The corpus ===
 
-# Skipped: tests, vendored code, and copies such as TensorFlow's old Keras.
+# Skips tests, vendored code, and copies such as TensorFlow's old Keras.
 _SKIPPED = re.compile(
     r"/(__pycache__|_api|_vendor|idlelib|lib2to3|(dist|site)-packages|test|"
     r"tests|testing|tensorflow/python/keras|turtledemo)/|_test\.py$"
@@ -239,9 +239,10 @@ def write_corpus(
 ) -> None:
     """Writes two text files: paragraphs are lines, blank lines end documents.
 
-    Sources are parsed, never imported. A hash of its name decides whether a
-    document is held out. `sentence_files` are two .csv files to write: training
-    and held-out sentences, each labeled with the library that it documents.
+    Sources are parsed, never imported. Hashes of the documents' names decide
+    which documents are held out. `sentence_files` are two .csv files to write:
+    training and held-out sentences, each labeled with the library that it
+    documents.
     """
     splits, seen = [[], []], set()
     for library, name, texts in _read_documents(packages):

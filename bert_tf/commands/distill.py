@@ -10,7 +10,7 @@ for the script that trained it:
 By default the student is as wide as the teacher and starts with some of the
 teacher's layers. A narrower student starts with projected embeddings and random
 layers, a wider one with random weights. With --pretrained_model_dir the student
-is an existing model. --unlabeled_file adds unlabeled text.
+is an existing model. --unlabeled_file adds texts that only the teacher labels.
 
 The output directory has the same files as in fine-tuning, and run/predict.py
 and the scripts in export/ accept its model. Rerun the same command to resume
@@ -23,7 +23,7 @@ import math
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FilesConfig
 
-# As in the paper: 64 units per head, feed-forward layers of 4 times the width.
+# As in the paper, a head has 64 units, and feed-forward layers have width 4 H.
 _HEAD_SIZE = 64
 _WIDENING = 4
 # If one of these flags is set, the student is an existing model.
@@ -196,7 +196,7 @@ class DistillConfig(FilesConfig):
         """Returns a student's `BertConfig` values, given the teacher's values.
 
         Raises:
-          UserError: If --num_attention_heads must be set.
+          UserError: If --hidden_size does not determine the number of heads.
         """
         width = self.hidden_size or hidden_size
         heads, inner = self.num_attention_heads, self.intermediate_size

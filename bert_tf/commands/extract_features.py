@@ -20,8 +20,8 @@ from bert_tf.flags.groups import ModelSourceConfig
 class ExtractFeaturesConfig(ModelSourceConfig):
     """Flags of run/extract_features.py; all but the last are the original's.
 
-    --model_dir and --init_checkpoint both accept a model of any format. Files
-    that are not next to the model need --bert_config_file and --vocab_file.
+    --model_dir and --init_checkpoint accept a model of any format. Set
+    --bert_config_file and --vocab_file for files not next to the model.
     """
 
     input_file: str = options.data(

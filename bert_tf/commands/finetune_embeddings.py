@@ -5,9 +5,9 @@ r"""Fine-tunes a BERT to embed texts, for search and similarity.
       --output_dir=output/search --do_train --do_eval
 
 A file has the columns anchor (such as a question) and positive (such as its
-answer). An optional column negative has a text that is no answer. Positives and
-negatives of other rows count as negatives, too. Or a file has the columns
-text_a, text_b and score, the similarity of both texts from -1 to 1.
+answer). An optional column negative has a text that is no answer. The positives
+and negatives of other rows serve as negatives, too. Or a file has the columns
+text_a, text_b and score, the similarity of the two texts from -1 to 1.
 
 The dev set is scored by search (mean reciprocal rank and nDCG of the first 10
 texts) or by the correlation of cosines and scores. --micro_batch_size saves

@@ -137,7 +137,7 @@ def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
             or tuple(stored.get("choices", ("choices",)))
         ),
         context=context,
-        # `start` fits only the stored choices, so new choices have no start.
+        # `start` has the first words of the stored choices, not of new choices.
         start=None if config.choice_columns else stored.get("start"),
         label=config.label_column or stored.get("label") or "label",
     )

@@ -22,7 +22,7 @@ from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 
 _TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".xlsx")
-# Flags that change a model's score: how it reads text and selects answers.
+# Flags for reading text and selecting answers; changing one changes the score.
 _READING_FLAGS = (
     "max_seq_length",
     "doc_stride",
@@ -173,7 +173,7 @@ def read(config: SquadConfig):
     --do_eval is set in the returned flags if --predict_file has answers.
 
     Raises:
-      UserError: If a file is invalid, or lacks answers that are needed.
+      UserError: If a file is invalid, or lacks answers that the flags require.
     """
     from bert_tf.tasks import dev_split
     from bert_tf.tasks import stored_task
@@ -235,9 +235,9 @@ def build_task(
 
     Args:
       config: The flags.
-      stored_task: Contents of the model's task.json, which sets the head, and
-        the threshold unless a flag sets it; None if the run trains.
-      task_files: The result of `read`; None leaves the files unread.
+      stored_task: The model's task.json, which sets the head and the default of
+        --null_score_diff_threshold; None if the run trains.
+      task_files: The result of `read`; with None, the files are not read.
     """
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.squad.task import SquadTask
@@ -263,6 +263,6 @@ def build_task(
         **reading,
         null_score_diff_threshold=threshold,
         head=head,
-        # With one length bucket, padding is not masked, as in the original.
+        # With one batch length, do as the original: padding is not masked.
         mask_padding=config.num_length_buckets != 1,
     )

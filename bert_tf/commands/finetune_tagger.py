@@ -36,7 +36,7 @@ from bert_tf.flags.finetune import FilesConfig
 # The paper states no learning rate for feature-based taggers. The BiLSTMs start
 # from random weights, so this rate is higher than in fine-tuning.
 _FEATURE_BASED_RATE = "1e-3"
-# Defaults for training; a run without training reads the model's task.json.
+# Defaults for training; without training, task.json has the values.
 _TAGGER_DEFAULTS = {
     "word_column": "0",
     "tag_column": "-1",
@@ -123,7 +123,7 @@ class TaggerConfig(FilesConfig):
             default = _FEATURE_BASED_RATE if is_new else DEFAULT_RATE
             object.__setattr__(self, "learning_rate", default)
         if self.do_train:
-            # In a run without training, None stands for task.json's value.
+            # Without training, flags stay None, and task.json sets them later.
             for name, default in _TAGGER_DEFAULTS.items():
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, default)
@@ -272,7 +272,7 @@ def build_task(
         name: getattr(config, name)
         for name in ("head", "approach", "lstm_size")
     }
-    # Take the first combination; if there are several, each trial sets its own.
+    # Take the first layer combination; with several, each trial replaces it.
     form["layer_combination"] = config.layer_combinations()[0]
     if config.approach == "feature_based" and not config.layer_combination:
         form["layer_combination"] = DEFAULT_LAYER_COMBINATION

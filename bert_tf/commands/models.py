@@ -4,10 +4,10 @@ r"""Lists the models that can be named, or fetches or uploads one.
   python run/models.py --fetch=bert-base-uncased
   python run/models.py --push=hf://me/films --model_dir=output/films/model
 
-A name can be given instead of a path. Every script fetches a named model by
-itself; fetch it first if the script will run without a network.
---fetch prints the local path. --push uploads a model directory, or the output
-of run/convert_checkpoint.py --to=huggingface, with the token in HF_TOKEN, and
+Every script accepts a model's name instead of a path and fetches the model by
+itself; fetch a model first if the script will run without a network. --fetch
+prints the local path. --push uploads a model directory, or the output of
+run/convert_checkpoint.py --to=huggingface, with the token in HF_TOKEN, and
 prints the address of the upload.
 """
 

@@ -9,8 +9,8 @@ or, flag by flag:
       --do_train --do_eval --num_train_steps=1000 --num_warmup_steps=100
 
 Rerun the same command to resume from the last checkpoint. --init_checkpoint
-loads the weights of a model of any format. With --init_optimizer_state it also
-loads the optimizer's state and the step, to continue that model's training.
+loads the weights of a model of any format. --init_optimizer_state also loads
+the optimizer's state and the step, to continue that model's training.
 """
 
 import dataclasses

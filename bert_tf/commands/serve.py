@@ -4,11 +4,11 @@ r"""Serves models over the REST and gRPC interfaces of TensorFlow Serving.
   curl -d '{"instances": ["raw text"]}' \
       http://localhost:8501/v1/models/mrpc:predict
 
---model_base_path may also be a model, such as output/mrpc/model: it is exported
-to a cache first. New versions are loaded without interrupting requests.
-http://localhost:8501/ is a page to try a model, and Prometheus reads /metrics.
-With --search_file=texts.txt and a model for embeddings, /search is a page to
-search these texts by meaning.
+--model_base_path may be a model, too, such as output/mrpc/model; the model is
+exported to a cache first. New versions are loaded without interrupting
+requests. http://localhost:8501/ is a page to try a model, and Prometheus reads
+/metrics. With --search_file=texts.txt and a model for embeddings, /search is a
+page to search these texts by meaning.
 """
 
 from bert_tf import errors

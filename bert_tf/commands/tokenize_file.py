@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from bert_tf.flags import options
 from bert_tf.flags.groups import NormalizationConfig
 
-# Characters per call, which bounds memory; a longer line gets its own call.
+# Characters to tokenize at once, which bounds memory; lines are never split.
 _CHARACTERS_AT_ONCE = 1 << 18
 
 

@@ -14,8 +14,8 @@ class Chunk:
 
     Attributes:
       path: The input file.
-      start: Position of the payload in the decompressed file, in bytes, or in a
-        Parquet file, in rows; used in error messages.
+      start: Position of the payload, for error messages: in bytes of the
+        decompressed file, or in rows of a Parquet file.
       format: One of the values of --input_format, not "auto".
       payload: The bytes of the lines or pages. For Parquet, (row group, first
         row, stop row), with rows counted from the start of the row group.
@@ -36,8 +36,8 @@ class Document:
     """The text of a document and its id.
 
     Attributes:
-      id: Stays the same in later extractions: the page's number in Wikipedia,
-        or the value in --id_column, or else a hash of the text.
+      id: An id that later extractions keep: the page's number in Wikipedia, or
+        the value in --id_column, or else a hash of the text.
       paragraphs: The lines of the text, stripped; no line is empty.
     """
 
@@ -67,8 +67,8 @@ class Reason:
     Attributes:
       count: Number of dropped documents or paragraphs.
       characters: Total length of these documents or paragraphs.
-      samples: [priority, id, text] of the texts with the lowest priorities.
-        The priorities are hashes, so the samples are a random choice.
+      samples: [priority, id, text] of `NUM_SAMPLES` texts of lowest priority. A
+        priority is a hash, so the samples are a random choice.
     """
 
     count: int = 0

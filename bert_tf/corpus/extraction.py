@@ -29,7 +29,7 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import files
 
-# Increase this if parts change. Otherwise a resumed run would reuse old parts.
+# Increase this if the contents of parts change, or else old parts are reused.
 _VERSION = 4
 # Parts depend on these flags: if one changes, all chunks are extracted again.
 _FLAGS = (
@@ -129,8 +129,8 @@ class ExtractOptions:
 def part_key(chunk: Chunk, options: ExtractOptions) -> str:
     """Returns a hash of everything that a part depends on.
 
-    Equal chunks of different files share one part. So if a truncated file is
-    replaced by the complete file, the first chunks are not extracted again.
+    Equal chunks of different files share one part. If a complete file replaces
+    a truncated file, the chunks that stay equal are not extracted again.
     """
     digest = hashlib.blake2b(digest_size=16)
     settings = [getattr(options.config, name) for name in _FLAGS]

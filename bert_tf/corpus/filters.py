@@ -42,8 +42,8 @@ def clean(
     """Applies the filters of run/extract_text.py to a document.
 
     Returns:
-      The document with its remaining paragraphs, or None if it is dropped; and
-      a list of the dropped paragraphs and, at the end, the dropped document.
+      The document without the dropped paragraphs, or None if the document is
+      dropped; and a list of the dropped paragraphs and of the dropped document.
     """
     paragraphs, dropped = [], []
     for paragraph in document.paragraphs:

@@ -53,7 +53,7 @@ def hash_words(text: str) -> np.ndarray:
     """
     words = _WORD.findall(text.lower())
     return np.fromiter(
-        # Text from JSON may have lone surrogates, which "strict" would reject.
+        # Text from JSON may have lone surrogates; a strict encoder would fail.
         (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words),
         np.uint32,
         len(words),
@@ -65,7 +65,7 @@ def hash_ngrams(words: np.ndarray, length: int) -> np.ndarray:
 
     Args:
       words: Hashes of the words, uint32 [words].
-      length: Words in a sequence.
+      length: Number of words in a sequence.
 
     Returns:
       uint64 [words - length + 1]; empty for fewer than `length` words. With a
@@ -114,8 +114,8 @@ def compute(
 ) -> Fingerprints:
     """Returns the fingerprints of documents.
 
-    Runs of white space in a paragraph count as one space. Signatures also
-    ignore the breaks between paragraphs.
+    White space in a paragraph is hashed as a single space. Signatures treat
+    breaks between paragraphs as spaces, too.
     """
     hashes, ids, counts = [], [], []
     paragraphs, lengths, signatures = [], [], []
@@ -166,7 +166,7 @@ def concatenate(parts: Iterable[Fingerprints], folder: str) -> Fingerprints:
 
     Args:
       parts: The fingerprints of chunks, in the order of the input.
-      folder: Where the arrays are stored as raw files; made if missing.
+      folder: Folder for the arrays, as raw files; made if missing.
 
     Returns:
       Read-only memory-mapped arrays.

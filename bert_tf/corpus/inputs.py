@@ -39,7 +39,7 @@ _XML_NAME = re.compile(r"\.xml(-p\d+p\d+[^.]*)?$")
 _INDEX_NAME = re.compile(r"-multistream-index\d*\.txt(-p\d+p\d+)?$")
 PARQUET_ENDINGS = (".parquet", ".pq")
 _ENDINGS = {"jsonl": (".jsonl", ".ndjson"), "parquet": PARQUET_ENDINGS}
-# Endings that --input_format=auto refuses; else it would read them as text.
+# --input_format=auto refuses these endings instead of reading them as text.
 _REFUSED = tuple(
     ".7z .arrow .csv .doc .docx .epub .html .json .pdf .rar .sql .tar "
     ".tfrecord .tgz .tsv .zip".split()
@@ -75,7 +75,7 @@ def find(patterns: str, input_format: str) -> list[InputFile]:
     for pattern in map(str.strip, patterns.split(",")):
         language = ""
         given = _LANGUAGE.fullmatch(pattern)
-        # If lg=en/part.txt exists, it is a path without a language.
+        # If the file lg=en/part.txt exists, lg= belongs to its path.
         if given and not glob.glob(pattern):
             language, pattern = given.groups()
         for path in expand(pattern, "--input_file"):
@@ -115,7 +115,7 @@ def expand(pattern: str, flag: str) -> list[str]:
                 os.path.join(glob.escape(path), "**", f"*{ending}"),
                 recursive=True,
             )
-            # Skip names with _ in front, as Spark's unfinished files have.
+            # Skip names that start with _, such as Spark's unfinished files.
             if f"{os.sep}_" not in x.removeprefix(path)
         ]
         if not inside and len(matches) == 1:
@@ -157,8 +157,8 @@ def _format_of(path: str, input_format: str) -> str:
 def fingerprint(path: str) -> str:
     """Returns a hash of a file's size, start and end.
 
-    Only 2 MB are read, even of 20 GB. A change in the middle of the file keeps
-    the hash; the keys of the file's parts change, except for Parquet.
+    Reads only 2 MB, even of a 20 GB file. Misses a change in the middle of the
+    file, which `extraction.part_key` finds except in a Parquet file.
     """
     digest = hashlib.blake2b(digest_size=16)
     with files.open_binary(path) as file:
@@ -236,7 +236,7 @@ def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
     """Cuts pieces where dumps start; yields (contents, begins a dump)."""
     starts_dump = True
     for piece in pieces:
-        # The text of a page never matches, because < is written as &lt; there.
+        # Only a dump's start matches: the text of pages has &lt; in place of <.
         has_start = b"<mediawiki" in piece
         for contents in _NEXT_DUMP.split(piece) if has_start else [piece]:
             yield contents, starts_dump

@@ -1,14 +1,14 @@
 """Decides which documents and paragraphs of a corpus are duplicates.
 
-If texts are equal, the first one in the order of the input stays. The arrays of
-hashes may be larger than memory: they are processed in partitions by value.
+The first of several equal texts in the input stays. The arrays of hashes may be
+larger than memory, so they are processed in partitions by value.
 
 Near-duplicate documents are found by locality-sensitive hashing on disk.
-Signatures are cut into bands. Two documents with an equal band are compared;
-they are near duplicates if their estimated similarity reaches the threshold.
-The index is a file with one 64-bit key for each band of a document. The library
+Signatures are cut into bands. Documents with an equal band are compared, and
+are near duplicates if their estimated similarity reaches the threshold. The
+index is a file with one 64-bit key for each band of a document. The library
 datasketch, which computes the signatures, would keep the index in Python
-dictionaries: tens of gigabytes for 10 million documents.
+dictionaries, which take tens of gigabytes for 10 million documents.
 """
 
 import dataclasses
@@ -43,17 +43,16 @@ _KEPT = 0
 # Number of documents whose sizes are summed at once, which bounds memory.
 _BLOCK = 1 << 18
 
-# Number of hashes in a partition, and of hashes read at once. It limits memory:
-# sorting a partition takes about 40 bytes per hash.
+# Number of hashes in a partition, and of hashes read at once. Sorting a
+# partition takes about 40 bytes of memory per hash.
 _PARTITION = 1 << 22
 
 # Minimum probability that a pair at the similarity threshold is compared.
 _RECALL = 0.95
-# Number of signatures that are read at once: 8 MB.
+# Number of signatures to read at once, which take 8 MB.
 _ROWS = 1 << 14
-# Maximum number of rounds in which documents that share a key are compared. Ten
-# thousand pages of one template may share a key without being duplicates, and
-# comparing all pairs of them would take too long.
+# Maximum rounds of comparing documents that share a key: many pages of one
+# template may share a key, and comparing all pairs would take too long.
 _MOST_ROUNDS = 200
 
 
@@ -79,7 +78,7 @@ def decide(fingerprints: Fingerprints, config: Flags, folder: str) -> Decisions:
     Args:
       fingerprints: All documents in the order of the input.
       config: The flags.
-      folder: For temporary files.
+      folder: Directory for temporary files.
     """
     documents = np.zeros(len(fingerprints.ids), np.uint8)
     if config.drop_duplicate_documents:
@@ -158,10 +157,10 @@ def count_copies(
 ) -> np.ndarray:
     """Returns how often each document is written, int64 [n].
 
-    Languages with little text are written more often: a language with the share
-    p of the characters gets a share in proportion to p^exponent. The corpus
-    keeps its size. For an exponent of 0.5, shares of 0.9 and 0.1 become 0.75
-    and 0.25, so documents are written 0.83 and 2.5 times on average.
+    Text in languages with little text is written more often: a language with
+    the share p of the characters gets a share in proportion to p^exponent. The
+    corpus keeps its size. For an exponent of 0.5, shares of 0.9 and 0.1 become
+    0.75 and 0.25, so documents are written 0.83 and 2.5 times on average.
 
     Args:
       ids: uint64 [n].
@@ -176,7 +175,7 @@ def count_copies(
     factors = np.divide(
         wanted, totals, out=np.zeros_like(totals), where=totals > 0
     )[languages]
-    # Without the held-out ids, which are small, ids are not uniform: mix them.
+    # Small ids are held out, so the other ids are not uniform: mix them again.
     chance = _uniform(mix(ids + np.uint64(1)))
     whole = np.floor(factors)
     return (whole + (chance < factors - whole)).astype(np.int64)
@@ -208,7 +207,7 @@ def repeated_paragraphs(
     Args:
       hashes: `Fingerprints.paragraphs`, uint64 [m].
       considered: bool [m]: False for paragraphs to ignore, such as short ones.
-        They stay, and no other paragraph is dropped because of them.
+        Ignored paragraphs stay, and no copy of them is dropped.
     """
     repeated = np.zeros(len(hashes), bool)
     for positions, starts in equal_runs(hashes, considered):
@@ -228,11 +227,11 @@ def repeated_lines(
     Args:
       hashes: `Fingerprints.paragraphs`, uint64 [m].
       num_paragraphs: `Fingerprints.num_paragraphs`, int64 [n].
-      considered: bool [m]: False for paragraphs that are not counted and stay.
+      considered: bool [m]: False for paragraphs to ignore: these always stay.
       max_documents: Maximum number of documents that may share a paragraph.
 
     Returns:
-      bool [m]: True for such paragraphs, except for the first copy of each.
+      bool [m]: True for paragraphs to drop: all copies but the first one.
     """
     ends = np.cumsum(num_paragraphs)
     repeated = np.zeros(len(hashes), bool)
@@ -252,16 +251,16 @@ def equal_runs(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the positions of keys that occur more than once.
 
-    Memory holds one partition, which is large only if one key is frequent. The
-    keys 7 5 7 9 5 7 give the positions 1 4 0 2 5 and the starts 0 2.
+    Memory holds one partition, which is large only if one key is frequent. For
+    the keys 7 5 7 9 5 7, positions are 1 4 0 2 5 and starts are 0 2.
 
     Args:
       keys: Evenly distributed hashes, uint64 [n].
-      considered: bool [n], or None for all.
+      considered: bool [n], False for keys to ignore; None ignores no key.
 
     Yields:
-      For each partition with repeated keys: their positions, int64, grouped by
-      key and ascending in a group; and where each group starts, int64.
+      The positions of a partition's repeated keys, int64, grouped by key and
+      ascending in a group; and the index where each group starts, int64.
     """
     # Use a power of two, so that a key's lowest bits give its partition.
     partitions = 1 << max((len(keys) - 1) // _PARTITION, 0).bit_length()
@@ -312,8 +311,8 @@ def choose_bands(threshold: float, num_perm: int) -> tuple[int, int]:
     A pair at the threshold has an equal band with the probability
     1 - (1 - threshold^rows)^bands. More rows mean fewer comparisons, so the
     function chooses the most rows with a probability of at least 0.95. With a
-    threshold of 0.8, bands of 7 rows give 0.986, and bands of 8 only 0.947. The
-    `MinHashLSH` of datasketch would choose (9, 13) and miss 60% of the pairs.
+    threshold of 0.8, bands of 7 rows give 0.986, and bands of 8 only 0.947.
+    `MinHashLSH` of datasketch chooses 9 bands of 13 rows, missing 60% of pairs.
 
     >>> choose_bands(0.8, 128)
     (18, 7)
@@ -337,13 +336,13 @@ def similar_documents(
       signatures: `Fingerprints.signatures`, uint32 [n, num_perm]; may be a
         memory map.
       threshold: Minimum estimated Jaccard similarity of duplicates, above 0.
-      folder: For a temporary index of 8 bytes for each band of a document.
+      folder: Directory for a temporary index (8 bytes per document and band).
       considered: bool [n]: False for documents that stay and are not compared;
         None compares all documents.
 
     Returns:
-      int64 [n]: the position of the earlier document, or -1. The earlier
-      document may itself be similar to a third, still earlier one.
+      int64 [n]: the position of a similar, earlier document, or -1. The earlier
+      document may itself be similar to a still earlier document.
     """
     bands, rows = choose_bands(threshold, signatures.shape[1])
     path = os.path.join(folder, "near_duplicates.keys")
@@ -352,7 +351,7 @@ def similar_documents(
     if not len(signatures):
         return original
     try:
-        # Allocate now: on a full disk, a write to the map ends the process.
+        # Reserve disk space now: later, a full disk would end the process.
         with open(path, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, 8 * bands * len(signatures))
         keys = np.memmap(path, np.uint64, "r+", shape=shape)

@@ -21,7 +21,7 @@ from bert_tf.corpus.judging import Decisions
 from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
 
-# Reasons to drop a paragraph; the plot, which counts documents, omits them.
+# Reasons to drop a paragraph; the plot's panel of documents omits these.
 _PARAGRAPHS = (
     filters.SHORT_PARAGRAPH,
     filters.FEW_LETTERS,
@@ -30,7 +30,7 @@ _PARAGRAPHS = (
 )
 _KEPT = "kept"
 _HELDOUT = "held out"
-# Warn if a language is repeated more often: the model would memorize its text.
+# Warn above this number of repeats: a model memorizes text read so often.
 _MANY_TIMES = 10
 
 

@@ -42,7 +42,7 @@ from bert_tf.io import text_files
 from bert_tf.io import worker_processes
 from bert_tf.io.run_folder import Made
 
-# Warn if fewer documents are held out: their loss would be unreliable.
+# Warn if fewer documents than this are held out: the loss is unreliable.
 _FEW_HELDOUT = 100
 
 
@@ -74,8 +74,8 @@ def run(config: Flags) -> dict[str, Any]:
             run.start_over([*run_folder.inputs_of(config), *read])
         if run.ends_at_once():
             return text_files.read_json(reports.path_of(config.output_file))
-        # With `fits_any`, users may replace a damaged input or correct a flag
-        # until an output file is complete; parts that still fit are reused.
+        # `fits_any` allows other flags and input until the first output file is
+        # complete; parts with unchanged flags and text are reused.
         picture = reports.picture_of(config.output_file)
         report = reports.path_of(config.output_file)
         run.resume([*names, picture, report], fits_any=True)
@@ -238,8 +238,8 @@ def _choose(
         copies *= judging.count_copies(
             prints.ids, sizes, languages, config.language_sampling
         )
-    # All second copies follow all first copies, so that equal documents are far
-    # apart. If documents 0, 1, 2 have 2, 0, 1 copies, the order is 0 2 0.
+    # Write all first copies before all second copies, which keeps equal
+    # documents apart: 2, 0 and 1 copies of documents 0, 1, 2 give 0 2 0.
     orders["text"] = np.concatenate(
         [np.flatnonzero(copies > i) for i in range(copies.max())]
     )
@@ -308,8 +308,8 @@ def _write(
     if os.path.exists(path):
         done = text_files.read_json(path)
     done = {x: y for x, y in done.items() if os.path.exists(x)}
-    # Remove deleted files from the stored list. Otherwise a run that is killed
-    # just after rewriting such a file would leave its old counts in the list.
+    # Drop deleted files from the list first. If the run were killed after it
+    # wrote such a file again, the list would keep the file's old counts.
     files.write_json(path, done)
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(
@@ -362,7 +362,7 @@ def _build_recipe(
       "flags" without paths, and "inputs": path, hash and language of each file.
 
     Raises:
-      UserError: If an output file is also read.
+      UserError: If an output file is also an input file.
     """
     effective = configs.fields_affecting(type(config), "weights")
     flags = {

@@ -54,7 +54,7 @@ _DISAMBIGUATION = re.compile(
     r"täsmennyssivu|täsmennys|egyért|anlam ayrımı|dəqiqləşdirmə|dezambig|"
     r"dezambiguizare|gwahaniaethu|idirdhealú|maana|nyahkekaburan|"
     r"მრავალმნიშვნელოვანი|բազմիմաստություն|"
-    # The next template is a link if it has arguments, so match it without any.
+    # With arguments, the next template is a link; match it without arguments.
     r"توضيح(?=\s{0,9}\}\})|صفحة توضيح|ضد ابہام|"
     r"αποσαφήνιση|פירושונים|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
     r"(?:[^{}|\s]{0,9}の)?曖昧さ回避|동음이의(?: 문서)?|동명이인|"
@@ -119,7 +119,7 @@ class PageParser:
 
             context = multiprocessing.get_context("spawn")
             self._pipe, other = context.Pipe()
-            # Make it a daemon, or else it would outlive this process.
+            # As a daemon, the parser process ends with this process.
             self._process = context.Process(
                 target=serve, args=(other,), daemon=True
             )
@@ -155,9 +155,9 @@ def serve(pipe: Connection) -> None:
     """Parses the pages that arrive, until the pipe is closed."""
     from bert_tf.corpus import wikitext
 
-    # Ctrl-C reaches this process, too, but only the main process handles it.
+    # Ignore Ctrl-C, which all processes get: the main process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Use SIGPROF's default action, which ends even C code; a handler would not.
+    # SIGPROF's default action ends even C code; a Python handler would wait.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     while True:
         try:
@@ -221,7 +221,7 @@ def _parse(
     if root.tag != "page" or root.find("title") is None:
         raise _broken(chunk, start, "a page has no title")
     title = root.findtext("title") or ""
-    # A dump of histories has all revisions of a page, so take the last one.
+    # Some dumps have all revisions of a page; take the last revision.
     revisions = root.findall("revision")
     text = (revisions[-1].findtext("text") if revisions else "") or ""
     model = revisions[-1].findtext("model") if revisions else None

@@ -8,10 +8,10 @@ import mwparserfromhell
 from mwparserfromhell import nodes
 from mwparserfromhell.wikicode import Wikicode
 
-# Markers: XML cannot contain these control characters, so no page has them.
+# Marks in text: pages never have these control characters, which XML forbids.
 _NO_TEXT = "\x00"  # Begins a line that is not part of a paragraph.
 _BREAK = "\x01"
-# Replace characters in <nowiki> and entities, which must not act as markup.
+# Stand-ins that keep characters of <nowiki> and entities from being markup.
 _LITERALS = dict(zip("'[]{}<|", "\x02\x03\x04\x05\x06\x07\x08", strict=True))
 _TO_LITERALS = str.maketrans(_LITERALS)
 _FROM_LITERALS = str.maketrans({x: y for y, x in _LITERALS.items()})
@@ -29,14 +29,14 @@ _FILE = re.compile(
     r"midi?|pdf|djvu|stl)",
     re.IGNORECASE,
 )
-# Matches one text in several scripts, as in -{zh-hans:简体;zh-hant:繁體}-; the
-# first script is kept. It also matches a text with flags, -{flags|text}-.
+# Matches -{zh-hans:简体;zh-hant:繁體}-, text in several scripts (the first is
+# kept), and -{flags|text}-, text with flags of MediaWiki.
 _VARIANTS = re.compile(r"-\{(?:([^{}|\n]*)\|)?([^{}\n]*)\}-")
 _VARIANT = re.compile(r"\s*(?:[^:;]*=>)?\s*[a-z]{2,3}(?:-[a-z]+)*\s*:")
 # A -{...}- with one of these flags shows no text.
 _UNSEEN_VARIANTS = frozenset("HT-")
 _LANGUAGE_LINK = re.compile(r"simple|[a-z]{2,3}(-[a-z-]+)?")
-# The parser returns unclosed markup as text, so this markup is removed later.
+# Matches unclosed markup, which the parser leaves in the text.
 _REMNANTS = re.compile(
     r"<ref\b[^<>\n]*/>|<ref\b[^\n]*?(?:</ref>|$)|<!--.*?(?:-->|\Z)|"
     r"</?[a-zA-Z][^<>\n]*>|__[^\W\d_]\w*?__|\[\[|\]\]|\{\{[^\n]*|\}\}+",
@@ -171,9 +171,8 @@ def _strip_quotes(line: str) -> str:
     bold = [i for i, length in enumerate(marks) if length in (3, 5)]
     italic = [i for i, length in enumerate(marks) if length in (2, 5)]
     if len(bold) % 2 and len(italic) % 2:
-        # MediaWiki reads one bold mark as an apostrophe and an italic mark: the
-        # first mark that follows a word of one letter. If there is none, it is
-        # the first that follows a longer word, or else the first of all.
+        # MediaWiki reads one ''' as ' and '': the first after a one-letter
+        # word, else the first after a longer word, else the first on the line.
         candidates = [i for i in bold if marks[i] == 3]
         if candidates:
             ranks = [_rank(line[: runs[i].start()]) for i in candidates]

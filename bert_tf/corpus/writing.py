@@ -58,7 +58,7 @@ class Judged:
     ) -> Iterator[tuple[int, Document, np.ndarray]]:
         """Yields the documents at the positions `order` in the corpus.
 
-        Positions should ascend: each change to another part reads a file.
+        Positions should ascend, so that each part's file is read only once.
 
         Yields:
           The position, the document with all its paragraphs, and the decision
@@ -103,8 +103,8 @@ def write(
     Args:
       judged: The corpus.
       order: Name of the array with the positions of documents.
-      start: Index of the first document in `order`.
-      stop: Index after the last document in `order`.
+      start: Index in `order` of the first document to write.
+      stop: Index in `order` after the last document to write.
       path: The file, which appears when it is complete; compressed for .gz.
     """
     written = Written()
@@ -133,7 +133,7 @@ def _open(temporary: str, path: str) -> Iterator[BinaryIO]:
         if not path.endswith(".gz"):
             yield stored
             return
-        # Leave name and time out of the header: equal text gives equal bytes.
+        # Without name and time in gzip's header, equal text gives equal bytes.
         with gzip.GzipFile("", "wb", 6, stored, mtime=0) as file:
             yield file
 

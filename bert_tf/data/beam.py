@@ -5,12 +5,12 @@ calls the same function of `streaming` or `streaming_worker`.
 
 1. Workers read each file in batches of lines and tokenize each batch into a
    file of the work folder.
-2. The launcher joins these files into the token store.
-3. Workers write the parts, each from its own copy of the store. When all parts
-   exist, workers concatenate the parts of each file.
+2. The launcher joins the tokenized batches into the token store.
+3. Workers write the parts of the records; each machine reads its own copy of
+   the store. Then workers concatenate the parts of each file.
 
 Workers and launcher share the work folder, `<output_file>.work`. A killed run
-resumes from it, with or without Beam.
+resumes from this folder, with or without Beam.
 """
 
 import dataclasses
@@ -226,7 +226,7 @@ class _WriteElsewhere(beam_runner.Step):
     def work(self, element: int) -> Sequence[Any]:
         plan = self._local_plan
         _write_part(plan, element)
-        # The records come last: they mark a part as complete.
+        # Copy the records last, because they mark the part as complete.
         for source, target in (
             (plan.counts_path(element), self.plan.counts_path(element)),
             (plan.records_path(element), self.plan.records_path(element)),
@@ -241,7 +241,7 @@ def _concatenate(
 ) -> Iterator[None] | None:
     """Concatenates the parts of a file, all of which must exist."""
     path = output_files[number]
-    # A runner may repeat a finished file. Its parts are gone, so skip the file.
+    # Beam may repeat a step. Skip a finished file, whose parts are deleted.
     if streaming_generator.is_finished(plan.parts_folder, number, path):
         return None
     per_file = plan.num_parts // len(output_files)

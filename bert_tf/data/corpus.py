@@ -25,13 +25,13 @@ _QUOTATION = re.compile(
     r"“([^”]+)|\"([^\"]+)|«([^»]+)|„([^“”]+)|‘((?:[^’]|’(?=\w))+)"
 )
 _QUOTATION_MARKS = re.compile('[“"«„‘]')
-# Quotations that are nested more deeply stay whole, so recursion is bounded.
+# Quotations nested more deeply are not split, which bounds the recursion.
 _MAX_NESTING = 3
-# sentencex takes quadratic time for unpaired marks. So text is first cut into
-# stretches of up to 20,000 characters, at a space if possible.
+# Text is cut into stretches of up to 20,000 characters, at a space if possible,
+# because sentencex takes quadratic time for unpaired marks.
 _STRETCH = re.compile(r"(?s).{1,20000}(?:(?<=\s)|\Z)|.{20000}")
 
-# A hash of this many first characters decides if a document is in a sample.
+# A hash of a document's first characters decides if the document is sampled.
 _HASHED_CHARS = 1 << 16
 
 
@@ -62,8 +62,8 @@ def read_numbered_lines(
     r"""Yields each line with the number of its document, counted from 0.
 
     Lines are stripped and not empty. Blank lines and ends of files separate
-    documents. A line ends only at \n, so U+2028 or a form feed does not split
-    a paragraph. Memory holds one line, or for a sample the start of a document.
+    documents. A line ends only at \n, so U+2028 or a form feed does not split a
+    paragraph. Memory holds one line, or a document's start if `sample` < 1.
 
     Args:
       files: Paths, local or remote; .gz, .bz2, .xz and .zst files are
@@ -76,8 +76,8 @@ def read_numbered_lines(
       may_be_empty: Whether files without text are allowed.
       sample: Share of the documents to read, chosen by a hash of the start of
         their text (65,536 characters). Skipped documents get no number.
-      on_bytes: Called with the number of bytes read since the last call (of
-        compressed files, before decompression), for a progress bar.
+      on_bytes: Called with the number of bytes read since the previous call,
+        for a progress bar; of compressed files, these are compressed bytes.
 
     Raises:
       UserError: If a file cannot be read, is not UTF-8, is damaged or
@@ -190,8 +190,8 @@ def _segment(text: str, nesting: int) -> list[str]:
 def _segment_quotations(sentence: str, nesting: int) -> list[str]:
     """Cuts a sentence that contains a quotation of several sentences.
 
-    Text before the quotation stays with the first sentence, text after the
-    quotation with the last sentence: `He said: "Go. Now!" and left.` gives
+    Text before the quotation joins the first sentence, and text after the
+    quotation joins the last sentence: `He said: "Go. Now!" and left.` gives
     `He said: "Go. ` and `Now!" and left.`
     """
     cuts = [0]

@@ -1,8 +1,8 @@
 """Creates pretraining data: records, manifest, vocabulary and report.
 
 All file names start with the output file's name, so data sets can share a
-folder. A data set is finished once its manifest exists. Until then,
-`<output_file>.work` keeps finished work, so that the same command resumes.
+folder. A data set is finished once its manifest exists. `<output_file>.work`
+keeps the work of an unfinished data set, so that the same command resumes.
 """
 
 import dataclasses
@@ -43,8 +43,8 @@ _GENERATORS = {
     "streaming": streaming_generator.generate,
 }
 
-# Maximum share of random pairs without a warning. One sentence per line gives
-# 54%; one paragraph per line gives 73%, as B is random if A fills a sequence.
+# Warn above this share of random pairs. Sentences as lines give 54%; paragraphs
+# as lines give 73%, as a line that fills a sequence gets a random B.
 _MOST_RANDOM_NEXT = 0.6
 _NUM_LENGTH_BARS = 32
 
@@ -100,7 +100,7 @@ def create(config: Flags) -> Manifest:
         except WorkerEndedError:
             raise  # The work folder stays, so the same command can resume.
         except UserError:
-            # Remove the recipe, or else corrected text would not match it.
+            # Discard the recipe, or else corrected text would be refused.
             if not (is_resumed or any(map(files.exists, output_files))):
                 run.discard()
             raise

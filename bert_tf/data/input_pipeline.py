@@ -10,11 +10,11 @@ The order of an epoch depends only on (seed, epoch):
 1. The files are permuted and read in groups of `FILES_PER_GROUP`.
 2. The files of a group are interleaved record by record, round robin; files
    without further records are left out. The groups follow one another.
-3. Each block of `RECORDS_PER_BLOCK` records of that sequence is permuted.
+3. Each block of `RECORDS_PER_BLOCK` interleaved records is permuted.
 
-So the position of any record is known without reading. A run that resumes at
-record p skips whole files by their counts and reads at most one extra block. If
-there were a shuffle buffer, a run would have to save it.
+The record at each position is thus known without reading. A run that resumes at
+record p skips whole files by their counts and reads at most one extra block.
+With a shuffle buffer, checkpoints would need the buffer's contents.
 """
 
 import bisect
@@ -41,7 +41,7 @@ RECORDS_PER_BLOCK = 8192
 
 _FILES_SALT = 1
 _BLOCK_SALT = 2
-# Large, because each read of a remote file is a request.
+# Reads are large, because each read of a remote file is a request.
 _READ_BUFFER_BYTES = 1 << 20
 _ERRORS_OF_RECORDS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
 
@@ -56,8 +56,8 @@ class PretrainingInput:
       batch_size: Examples in a batch of all replicas, B.
       seed: Seed of order and masks.
       masking: Draws new masks in each epoch; None keeps the records' masks.
-      max_corrupt: Maximum number of damaged records to skip. Above 0, all
-        records are read once at the start to find them.
+      max_corrupt: Maximum number of damaged records to skip. If it is above 0,
+        all records are read at the start to find damaged records.
 
     Attributes:
       num_records: Records in all files, which is the length of an epoch.
@@ -154,8 +154,8 @@ class PretrainingInput:
     def evaluation_dataset(self) -> tf.data.Dataset:
         """Returns all records once, in file order, in batches of one size.
 
-        The masks are the records' own. The last batch is filled up with blank
-        rows with an `example_index` of -1.
+        The masks in the records are used. The last batch is filled up with
+        blank rows with an `example_index` of -1.
         """
         stream = tf.data.TFRecordDataset(
             self._read_from, buffer_size=_READ_BUFFER_BYTES
@@ -183,9 +183,9 @@ class PretrainingInput:
     def explain(self, error: tf.errors.OpError) -> UserError | None:
         """Returns an error that names the bad record behind a failed read.
 
-        TensorFlow's message names neither file nor feature. This method reads
-        all files again, so call it only after training has failed. Returns None
-        if every record is readable.
+        TensorFlow's message does not name the file and the feature. This method
+        reads all files again, so call it only after training has failed.
+        Returns None if every record is readable.
         """
         if not isinstance(error, _ERRORS_OF_RECORDS):
             return None
@@ -199,7 +199,7 @@ class PretrainingInput:
     def _skip_damaged(self, most: int) -> None:
         """Replaces damaged records by blank ones, in copies of their files.
 
-        So the other records keep their positions, order, masks and dropout.
+        Other records thus keep their positions, order, masks and dropout.
         """
         self._copies = tempfile.TemporaryDirectory(prefix="bert_tf-")
         blank = tfrecords.blank_record(self._sizes)
@@ -241,7 +241,7 @@ class PretrainingInput:
         )
         paths = np.array(self._read_from)[order]
         later = paths[(start.group + 1) * self._files_per_group :]
-        # A run may resume within a round, so begin with the next file in turn.
+        # Begin with the next file in turn: a run may resume within a round.
         begun = self._group(
             tf.constant(paths[list(start.files)], tf.string),
             tf.constant(start.skips, tf.int64),
@@ -313,7 +313,7 @@ class PretrainingInput:
 def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.deterministic = True
-    # Each worker takes its rows of global batches, so do not shard files.
+    # Do not shard files: each worker reads all files and takes its rows.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
@@ -367,13 +367,13 @@ def find_start(
         position -= int(group_ends[group - 1])
     first = int(starts[group])
     group_counts = counts[first : first + files_per_group]
-    # The number of full rounds, of one record per file, before the position.
+    # Full rounds before the position; a round takes one record of each file.
     row = -1 + bisect.bisect_right(
         range(group_counts.max()),
         position,
         key=lambda rows: np.minimum(group_counts, rows).sum(),
     )
-    # Round `row` takes one record of each file with more than `row` records.
+    # In round `row`, only files with more than `row` records have any left.
     present = np.flatnonzero(group_counts > row)
     earlier = position - int(np.minimum(group_counts, row).sum())
     turn = int(present[earlier])

@@ -61,14 +61,14 @@ def fewest_padding(
         multiple of 8.
     """
     choices = np.array(every_multiple(max_seq_length))
-    # Number of examples that fit into each length of `choices`.
+    # counts[j]: number of examples of at most choices[j] tokens.
     counts = np.searchsorted(np.sort(lengths), choices, side="right")
-    # cost[j]: positions of all examples up to choices[j], padded to choices[j].
+    # cost[j]: positions of these counts[j] examples, padded to choices[j].
     cost = choices * counts
     last: list[np.ndarray] = []
     for _ in range(min(num_lengths, len(choices)) - 1):
-        # total[j, i]: cost[j] if the next shorter length is choices[i]; i = j
-        # chooses no further length.
+        # total[j, i]: the new cost[j] if choices[i] is added as the next
+        # shorter length; i = j adds no length.
         extra = (counts[:, np.newaxis] - counts) * choices[:, np.newaxis]
         total = np.where(
             np.tri(len(choices), dtype=bool), cost + extra, np.iinfo(int).max
@@ -98,7 +98,7 @@ def training_batches(
     Each epoch has every example once, in an order that depends only on (seed,
     epoch). A batch may extend into the next epoch, as in the original. With one
     allowed length, all batches have that length and examples stay in shuffled
-    order. A longer plan starts with the batches of a shorter plan, except for
+    order. With a larger `num_batches`, earlier batches stay the same, except in
     the last window of the shorter plan.
 
     Args:
@@ -152,7 +152,7 @@ def prediction_batches(
 ) -> list[Batch]:
     """Plans batches for prediction: each example once, longest first.
 
-    So if a batch does not fit into memory, the first batch fails.
+    The first batch needs the most memory, so a lack of memory shows at once.
 
     Raises:
       UserError: If an example is longer than the greatest allowed length.

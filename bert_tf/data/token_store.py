@@ -9,7 +9,7 @@ Four files in one folder, little endian:
 
 Sentences and documents without a token are left out. `progress.json` stores how
 much of the files is valid; the rest, which a killed writer appended, is cut
-off. TensorFlow is not imported.
+off. TensorFlow is not imported, so workers start at once.
 """
 
 import dataclasses
@@ -20,8 +20,8 @@ import numpy as np
 
 from bert_tf.io import files
 
-# A pass over a document ends with the sentence that reaches this limit (a long
-# novel has 200,000 tokens). This bounds memory for text without blank lines.
+# Longer documents are processed in spans of about this many tokens, so that
+# text without blank lines fits in memory. A long novel has 200,000 tokens.
 MAX_TOKENS_PER_PASS = 1 << 18
 _FILES = ("tokens.bin", "sentence_offsets.bin", "document_offsets.bin")
 _LONG_DOCUMENTS = "long_documents.npy"
@@ -181,7 +181,7 @@ class TokenStore:
     def span(self, number: int) -> tuple[int, int, int]:
         """Returns a span's document, first sentence, and end (exclusive).
 
-        Span i < num_documents is document i, or its beginning if it is long.
+        Span i < num_documents is document i, or the start of long document i.
         The remaining spans of long documents follow. If document 0 of 2 is cut
         in three, the spans 0, 1, 2, 3 are in the documents 0, 1, 0, 0.
         """

@@ -32,19 +32,19 @@ from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
-# Characters per call: large enough that the overhead of a call is negligible,
-# small enough that several batches fit in memory.
+# Characters in a batch: enough to make the overhead of a call negligible, few
+# enough that several batches fit in memory.
 _BATCH_CHARS = 1 << 22
-# Queued batches per worker, so that no worker is idle.
+# Queued batches per worker; with fewer, a worker may have to wait.
 _BATCHES_PER_WORKER = 2
-# Words tokenized at once for the report, so that memory is bounded.
+# Words that the report tokenizes at once, which bounds memory.
 _WORDS_PER_CALL = 1 << 16
 # A warning is logged if a larger share of the lines of the vocabulary is unused
 # or holds rare fragments of words.
 _MAX_SPARE = 0.1
-# Attributes of `CountedText`; Beam workers write a file for each of them.
+# Attributes of `CountedText`; Beam workers write a file for each attribute.
 _SIDES = ("learned", "heldout")
-# A dict of this size takes about 150 MB; more counts are written to disk.
+# Distinct words in memory (about 150 MB); with more, counts go to disk.
 _MAX_WORDS_IN_MEMORY = 1_000_000
 
 
@@ -55,7 +55,7 @@ class WordCounts:
     added.
 
     Args:
-      max_words_in_memory: Number of distinct words above which counts spill.
+      max_words_in_memory: Distinct words in memory; further counts go to disk.
     """
 
     def __init__(self, max_words_in_memory: int = _MAX_WORDS_IN_MEMORY) -> None:
@@ -302,8 +302,8 @@ def _batch_lines(
 ) -> Iterator[tuple[bool, list[str]]]:
     """Yields (is held out, lines) in batches; counts documents in `text`.
 
-    Held-out documents are spread evenly. With a fraction of 0.02, this is every
-    fiftieth document; a corpus of 49 documents has no held-out document.
+    Held-out documents are spread evenly. With --heldout_fraction=0.02, every
+    fiftieth document is held out, so 49 documents have no held-out document.
     `num_earlier` is the number of documents in earlier files.
     """
     batches: dict[bool, list[str]] = {False: [], True: []}
@@ -325,7 +325,7 @@ def _batch_lines(
 
 def _quota(num_documents: int, config: Flags) -> int:
     """Returns how many of the first `num_documents` are held out."""
-    # 1e-9 compensates for rounding errors: floor(50 * 0.02) must be 1.
+    # 1e-9 offsets rounding errors: 100 * 0.29 is 28.999999999999996.
     return math.floor(num_documents * config.heldout_fraction + 1e-9)
 
 
@@ -335,13 +335,13 @@ def _quota(num_documents: int, config: Flags) -> int:
 def _count_on_beam(config: Flags, paths: list[str], text: CountedText) -> None:
     """Adds the words to `text` as `count_text` does; workers count each file.
 
-    The documents are counted first, because the number of earlier documents
-    determines which ones are held out.
+    The documents are counted first, because a document's number in the whole
+    corpus decides whether it is held out.
     """
     # Imported here because Apache Beam is optional.
     from bert_tf.distribute import beam_runner
 
-    # A machine runs several workers, so each worker uses a single process.
+    # A machine runs several workers, so each worker uses a single thread.
     local = dataclasses.replace(
         config, runner=None, beam_options="", num_processes=1
     )
@@ -474,7 +474,7 @@ def measure(
         num_words += int(tf.reduce_sum(frequency))
         num_tokens += int(tf.reduce_sum(of_token))
         num_unknown += int(tf.reduce_sum(of_token[is_unknown]))
-    # An unknown word is one token, so both shares have the same numerator.
+    # Each unknown word is one [UNK], so `num_unknown` also counts these words.
     return {
         "tokens_per_word": num_tokens / max(num_words, 1),
         "unknown_percent": 100 * num_unknown / max(num_tokens, 1),

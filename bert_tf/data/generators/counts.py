@@ -1,7 +1,7 @@
 """Counts over generated pretraining records.
 
-`RecordCounts` are summed over batches, shards and runs. So the shards that a
-killed run finished are included.
+`RecordCounts` are summed over batches, shards and runs, so a resumed run
+includes the shards that the killed run finished.
 """
 
 import dataclasses
@@ -100,7 +100,7 @@ class RecordCounts:
 
         Args:
           predictions: <int64>[len(length_histogram)]: element n is the number
-            of predictions of a record of n tokens if there is no maximum.
+            of tokens that a record of n tokens would predict without a maximum.
           most: The maximum, --max_predictions_per_seq.
 
         Returns:

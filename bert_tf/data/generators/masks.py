@@ -1,13 +1,13 @@
 """Masking in numpy: chooses and masks the tokens to predict, batch by batch.
 
 The draws have the original's distribution (create_pretraining_data.py:340-415).
-The number of predicted tokens of a sequence is fixed. Words (or tokens) are
-taken in random order; words that would exceed this number are skipped. Each
-chosen token is masked, kept or replaced independently. The original lacks two
-options: runs of up to `max_ngram` words, and the left-to-right task.
+The length of a sequence sets its number of predicted tokens. Words (or tokens)
+are taken in random order; a word that would exceed this number is skipped. Each
+chosen token is masked, kept or replaced independently. Two options are not in
+the original: runs of up to `max_ngram` words, and the left-to-right task.
 
-A batch is an array with one row per sequence, so Python does a few steps per
-batch instead of per sequence. TensorFlow is not imported.
+A batch is an array with one row per sequence, so Python does few steps.
+TensorFlow is not imported, so workers start at once.
 """
 
 import numpy as np
@@ -20,8 +20,8 @@ def num_predictions(
 ) -> np.ndarray:
     """Returns the number of predicted tokens (lines 365-367 of the original).
 
-    It is at least 1. Halves round to the even number, as Python's `round` does:
-    30 tokens, [CLS] and [SEP] included, at 0.15 give 4.
+    The number is at least 1. Halves round to the even number, as Python's
+    `round` does: 30 tokens, [CLS] and [SEP] included, at 0.15 give 4.
     """
     rounded = np.rint(lengths * masked_lm_prob).astype(np.int64)
     return np.minimum(max_predictions_per_seq, np.maximum(1, rounded))
@@ -34,7 +34,7 @@ def choose_tokens(
 
     Args:
       candidates: <bool>[batch, seq_length], the tokens that may be chosen.
-      count: <int64>[batch]; in rows with fewer candidates all are chosen.
+      count: <int64>[batch]; a row with fewer candidates gets all of them.
       rng: The random generator.
 
     Returns:
@@ -43,7 +43,7 @@ def choose_tokens(
     order = _random_order(candidates, rng, limit=int(count.max(initial=0)))
     taken = np.arange(order.shape[1]) < count[:, np.newaxis]
     chosen = np.zeros(candidates.shape, bool)
-    # One flat index, here and below: numpy is slower with two indices.
+    # Use flat indices, here and below: numpy is slower with two indices.
     order += np.arange(0, chosen.size, chosen.shape[1])[:, np.newaxis]
     chosen.reshape(-1)[order[taken]] = True
     return chosen & candidates
@@ -95,19 +95,19 @@ def choose_words(
     """Chooses whole words, in runs of up to `max_ngram`, up to `limit` tokens.
 
     Words are tried in random order. A word that would exceed the limit is
-    skipped (lines 378-383 of the original), so a row can get fewer tokens. For
-    a limit of 4, words of 2, 3 and 1 tokens, tried in this order, give the
-    first and the last. A run ends early at the end of its segment, at a word
-    that is already chosen, and where the limit would be exceeded.
+    skipped (lines 378-383 of the original), so a row can get fewer tokens. If
+    words of 2, 3 and 1 tokens are tried in this order, a limit of 4 gives the
+    first and the last word. A run ends early at the end of its segment, at a
+    word that is already chosen, and where the limit would be exceeded.
 
     Args:
       candidates: <bool>[batch, seq_length], the tokens that may be chosen.
-      starts_word: <bool>[batch, seq_length]: False for "##" tokens. Such a
-        token belongs to the candidate before it, even if a [SEP] is between
-        them, as in the original (lines 350-363).
+      starts_word: <bool>[batch, seq_length]: False for "##" tokens. A "##"
+        token belongs to the candidate before it, even across a [SEP], as in the
+        original (lines 350-363).
       segment_ids: <int>[batch, seq_length].
       limit: <int64>[batch], maximum number of tokens to choose.
-      max_ngram: Longest run, in words.
+      max_ngram: Length of the longest run, in words.
       rng: The random generator.
 
     Returns:
@@ -116,12 +116,13 @@ def choose_words(
     batch_size, seq_length = candidates.shape
     first = np.cumsum(candidates, axis=1) == 1
     begins = candidates & (starts_word | first)
-    # Each token's word, counted from 1 in its row; 0 for tokens before the
+    # Number of each token's word in its row, from 1; 0 for tokens before the
     # first word, which are never candidates.
     word_of_token = np.cumsum(begins, axis=1)
     num_words = word_of_token[:, -1]
     most_words = int(num_words.max(initial=0))
-    # Column 0 belongs to no word. The last column is never free; it ends runs.
+    # Each column is a word; column 0 is empty. The last column is never free,
+    # so a run of words ends before it.
     columns = most_words + 2
     rows, places = np.nonzero(candidates)
     words = word_of_token[rows, places]
@@ -194,17 +195,17 @@ def mask_batch(
 ) -> dict[str, np.ndarray]:
     """Masks a batch; `input_ids` is changed in place.
 
-    With `config.left_to_right` nothing is masked: `masked_lm_positions` are
-    the positions before the tokens to predict, and `masked_lm_ids` are these
-    tokens. [SEP] is never predicted: [CLS] a b [SEP] c [SEP] has the positions
-    0, 1, 3 and the ids a, b, c.
+    With `config.left_to_right` nothing is masked: each position in
+    `masked_lm_positions` predicts the next token, which is in `masked_lm_ids`.
+    [SEP] is never predicted: [CLS] a b [SEP] c [SEP] has the positions 0, 1, 3
+    and the ids a, b, c.
 
     Args:
       input_ids: <int64>[batch, seq_length], padded with 0.
       segment_ids: <int64>[batch, seq_length].
       candidates: <bool>[batch, seq_length]: all but [CLS], [SEP] and padding.
       starts_word: <bool>[vocab_size]: False for "##" tokens.
-      lengths: <int64>[batch]: tokens in each row, [CLS] and [SEP] included.
+      lengths: <int64>[batch]: tokens per row, with [CLS] and [SEP].
       config: Settings for choosing and replacing tokens.
       mask_id: The id of [MASK].
       token_ids: The ids to draw random tokens from.
@@ -234,7 +235,7 @@ def mask_batch(
     places = np.flatnonzero(chosen)  # In ascending order within a row.
     counts = np.count_nonzero(chosen, axis=1)
     first = np.cumsum(counts) - counts
-    # The index of each chosen token in the flat predictions, `most` per row.
+    # Indices into the flat predictions, which have `most` slots per row.
     slots = np.arange(len(places)) + np.repeat(
         np.arange(0, batch_size * most, most) - first, counts
     )

@@ -6,8 +6,8 @@ comes from one `random.Random` in the original's order. All documents and
 instances are in memory and one process does the work, as in the original. For
 larger corpora use the streaming generator.
 
-This module stores ids where the original stores tokens. The results are equal,
-because a vocabulary has no token twice.
+This module stores ids where the original stores tokens. The records are equal,
+because no token occurs twice in a vocabulary.
 """
 
 import contextlib
@@ -45,11 +45,11 @@ class Instance:
 
     Attributes:
       input_ids: [CLS] A [SEP] B [SEP] with some tokens replaced, as <int32>[n].
-      length_a: Tokens of segment 0, [CLS] and the first [SEP] included.
+      length_a: Number of tokens in segment 0, with [CLS] and the first [SEP].
       is_random_next: Whether B is random instead of following A in the text.
-      was_truncated: Whether tokens were dropped to fit.
+      was_truncated: Whether A or B lost tokens to fit.
       positions: Indices of the tokens to predict, ascending, <int32>[p].
-      labels: The ids at these positions before masking, <int32>[p].
+      labels: The ids at `positions` before masking, <int32>[p].
     """
 
     input_ids: np.ndarray
@@ -174,12 +174,12 @@ def _create_pairs(
 
     For a target of 10, sentences of 4, 3 and 5 tokens are a chunk. A is the
     first sentence or the first two. B is the rest of the chunk, or random text;
-    if B is random, the rest starts the next chunk.
+    a random B leaves the rest to the next chunk.
 
     This is a generator because the caller draws from `rng` between the pairs.
     """
     document = documents[index]
-    # Leaves room for [CLS] and two [SEP].
+    # Maximum length of A and B together, without [CLS] and two [SEP].
     max_num_tokens = config.max_seq_length - 3
     target = max_num_tokens
     if rng.random() < config.short_seq_prob:
@@ -193,7 +193,7 @@ def _create_pairs(
         chunk = document[start:position]
         num_a = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
         a = list(itertools.chain(*chunk[:num_a]))
-        # If the chunk has one sentence, B is random without a draw.
+        # For a chunk of one sentence B is random, and `rng` is not used.
         is_random_next = len(chunk) == 1 or rng.random() < 0.5
         if is_random_next:
             b = _draw_other_text(documents, index, target - len(a), rng)

@@ -6,9 +6,9 @@ where a killed run stopped:
 
 1. The corpus is tokenized once, into flat files (`token_store`).
 2. Worker processes write parts of the records (`streaming_worker`). A part
-   depends only on the seed and its number, so neither the number of processes
-   nor a kill changes a byte. When all parts of a file exist, they are
-   concatenated, and the file appears when it is complete.
+   depends only on the seed and the part's number, so its bytes are equal for
+   any number of processes and after a kill. When all parts of a file exist,
+   they are concatenated, and the file appears when it is complete.
 
 Two differences from the original do not affect training. A document of more
 than `token_store.MAX_TOKENS_PER_PASS` tokens is processed in several passes,
@@ -45,7 +45,7 @@ from bert_tf.io import progress
 from bert_tf.io import worker_processes
 from bert_tf.text.tokenizer import BertTokenizer
 
-# A worker takes less than a second for this size; the plan fits in memory.
+# A worker writes a part of this size in under a second, with little memory.
 TOKENS_PER_PART = 4_000_000
 # Short texts get smaller parts, so all processes finish at about the same time.
 _LEAST_TOKENS_PER_PART = 200_000
@@ -55,10 +55,10 @@ _CHARACTERS_PER_BATCH = 1 << 20
 # Saving waits for the disk, so batches are not saved one by one.
 _BATCHES_PER_SAVE = 16
 
-# Lines, and the document number of each line <int64>[lines].
+# A batch: lines, and the document number of each line <int64>[lines].
 Batch = tuple[list[str], np.ndarray]
-# Tokens <int32>[sum(lengths)], the length of each sentence <int64>[sentences],
-# and the document number of each sentence <int64>[sentences].
+# A tokenized batch: tokens <int32>[sum(lengths)], and the length and document
+# number of each sentence, each <int64>[sentences].
 Tokenized = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -72,9 +72,9 @@ def generate(
     """Writes the records; each file appears once it is complete.
 
     A line of text is a paragraph, or a sentence if `config.split_sentences` is
-    False. `work_dir` keeps the state of a killed run; without Beam it is local.
-    The caller checks that the killed run had the same flags and input, and
-    removes `work_dir` at the end.
+    False. `work_dir` keeps the state of a killed run; without Beam, the folder
+    is local. The caller checks that the killed run had the same flags and
+    input, and removes `work_dir` at the end.
 
     Raises:
       UserError: If the text cannot be read or is too short for this number of
@@ -169,7 +169,7 @@ def _append_all(
 ) -> None:
     """Tokenizes batches in parallel and appends them in order.
 
-    Processes of `pool` split lines into sentences; if None, lines stay whole.
+    Processes of `pool` split lines into sentences; None leaves lines whole.
     """
     waiting: collections.deque = collections.deque()
 
@@ -181,7 +181,7 @@ def _append_all(
         writer.append(*tokenized.result())
         writer.progress.lines += num_lines
 
-    # Threads suffice: TensorFlow works outside of Python's lock.
+    # Threads run in parallel, because TensorFlow releases Python's lock.
     with futures.ThreadPoolExecutor(num_processes) as threads:
         for number, batch in enumerate(batches):
             lines, _ = batch
@@ -314,7 +314,7 @@ def _write_files(
         progress.bar(num_tokens, "writing records", "token", done) as bar,
         contextlib.ExitStack() as stack,
     ):
-        # If the run ends early, this removes the temporary files.
+        # If the run fails, closing the generators removes temporary files.
         stack.callback(lambda: [file.close() for file in growing.values()])
         for number, parts in missing.items():
             if not parts:
@@ -337,8 +337,8 @@ def concatenate_parts(
 ) -> Iterator[None]:
     """Concatenates the parts of a record file, then removes them.
 
-    The generator pauses while the next part is in `unfinished`. So finished
-    parts are appended early, and little is left to do after the last part.
+    The generator pauses while the next part is in `unfinished`, so finished
+    parts are appended while other parts are still being written.
     """
     parts = range(number * per_file, (number + 1) * per_file)
     counts = RecordCounts()

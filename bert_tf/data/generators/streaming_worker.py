@@ -7,9 +7,9 @@ store, so A and B are spans of the store, and truncation narrows the spans. Only
 the last step, which packs a batch with numpy, reads the tokens.
 
 The passes over all documents are permuted by the seed and cut into parts. A
-part is a pure function of the seed, its number, the token store and the flags,
-so any worker may write it. Its records are shuffled, and its passes come from
-all over the corpus, so shuffling all records at once would not be better.
+part is a pure function of the seed, the part's number, the token store and the
+flags, so any worker may write it. The records of a part are shuffled and come
+from all over the corpus, so there is no need to shuffle all records.
 
 TensorFlow is not imported, so workers start at once and need little memory.
 """
@@ -40,10 +40,10 @@ _RECORDS_PER_BATCH = 1024
 _FEISTEL_ROUNDS = 6
 # Maximum number of draws to find another document (original: lines 274-281).
 _DRAWS_OF_ANOTHER_DOCUMENT = 10
-# Columns of a plan, see `InstancePlanner._plan_pass`.
+# Columns of a plan; see the docstring of `InstancePlanner._plan_pass`.
 _COLUMNS = 5
 _B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
-# Rows per draw of random next sentences; another number changes the records.
+# Random next sentences drawn at once; changing this changes the records.
 _ROWS_PER_DRAW = 256
 
 
@@ -89,10 +89,10 @@ def derive_seed(seed: int, *keys: int | str) -> int:
 def permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
     """Applies a random permutation of 0 .. size-1 to `indices`, <int64>[num].
 
-    A Feistel network permutes the numbers of 2k bits. A result not below `size`
-    is permuted again until it is below (cycle walking: Black and Rogaway,
-    "Ciphers with arbitrary finite domains", 2002). So no table of the
-    permutation is needed. `size` must be below 2^62.
+    A Feistel network permutes the numbers of 2k bits. A result of `size` or
+    more is permuted again until it is below `size` (cycle walking: Black and
+    Rogaway, "Ciphers with arbitrary finite domains", 2002). This needs no
+    table. `size` must be below 2^62.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -179,7 +179,7 @@ class Instances:
       b_starts: Where B starts in the store.
       b_lengths: Tokens in B: at least 1, or 0 without next-sentence pairs.
       random_next: 1 if B is random, else 0.
-      truncated: <bool>[num]: True if tokens were dropped to fit.
+      truncated: <bool>[num]: True if A or B lost tokens to fit.
     """
 
     a_starts: np.ndarray
@@ -215,7 +215,7 @@ class InstancePlanner:
     def plan(self, passes: Iterable[int], seed: int) -> Instances:
         """Plans passes over spans of the corpus and shuffles their instances.
 
-        `passes` are numbers of spans; see `TokenStore.span`.
+        `passes` has the number of each span, as in `TokenStore.span`.
         """
         rng = random.Random(seed)
         generator = np.random.default_rng(rng.getrandbits(128))
@@ -232,8 +232,8 @@ class InstancePlanner:
         """Plans one pass over a span; appends `_COLUMNS` numbers per instance.
 
         The numbers are A's start and stop in the store, B's start and stop, and
-        1 if B is random. For a random B, start and stop are placeholders: the
-        document that B must not come from, and B's target length.
+        1 if B is random. For a random B, A's document and B's target length are
+        stored in place of B's start and stop.
         """
         document, first, stop = self._store.span(span)
         # Use Python integers: a loop over numpy integers would be much slower.
@@ -266,8 +266,8 @@ class InstancePlanner:
     ) -> np.ndarray:
         """Draws sentences of other documents, anywhere in the corpus.
 
-        If all ten draws give A's own document, B comes from it (lines 274-289
-        of the original). Returns starts and stops, <int64>[num, 2].
+        If all ten draws give A's document, B comes from A's document (lines
+        274-289 of the original). Returns starts and stops, <int64>[num, 2].
         """
         num_documents = self._store.num_documents
         others = generator.integers(num_documents, size=len(documents))
@@ -312,8 +312,8 @@ def _plan_instances(
     """Plans pairs (original: lines 243-337); without `draw`, only A."""
     i, stop = 0, len(offsets) - 1
     while i < stop:
-        # The first sentence that starts `target` tokens or more after sentence
-        # i. It is at most `target` sentences away, as no sentence is empty.
+        # The chunk ends where a sentence starts `target` or more tokens after
+        # sentence i: after at most `target` sentences, as none is empty.
         nearest = min(stop, i + target)
         chunk_stop = bisect_left(offsets, offsets[i] + target, i + 1, nearest)
         a_start, count = offsets[i], chunk_stop - i
@@ -329,8 +329,8 @@ def _plan_instances(
             plan.extend(
                 (a_start, a_stop, document, target - a_stop + a_start, 1)
             )
-            # The chunk's sentences after A are unused, so the next chunk starts
-            # with them (lines 290-293 of the original).
+            # B is random, so the chunk's sentences after A start the next chunk
+            # (lines 290-293 of the original).
             i = b_start
         else:
             plan.extend((a_start, a_stop, a_stop, offsets[chunk_stop], 0))
@@ -346,10 +346,10 @@ def reach(
     """Finds the sentences at which spans reach their goals.
 
     Args:
-      offsets: <int64>[sentences + 1]: start of each sentence.
+      offsets: <int64>[sentences + 1]: start of each sentence in the store.
       firsts: <int64>[num]: the first sentence of each span.
-      goals: <int64>[num]: the positions in the store to reach.
-      stops: <int64>[num]: upper limits of the result.
+      goals: <int64>[num]: the position in the store that each span must reach.
+      stops: <int64>[num]: the greatest allowed result for each span.
 
     Returns:
       <int64>[num]: the sentence after the last sentence of each span; at least
@@ -363,9 +363,9 @@ def truncated_lengths(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the lengths after the longer segment is cut token by token.
 
-    If both lengths are equal, B is cut. So the shorter segment is unchanged, or
-    the lengths differ by at most one. For a maximum of 7, lengths 8 and 6
-    become 4 and 3, and 8 and 2 become 5 and 2. All arrays are <int64>[num].
+    At equal lengths, B is cut. In the end, the shorter segment is uncut, or the
+    lengths differ by at most one. For a maximum of 7, lengths 8 and 6 become 4
+    and 3, and 8 and 2 become 5 and 2. All arrays are <int64>[num].
     """
     half = max_num_tokens // 2
     excess = np.maximum(a_lengths + b_lengths - max_num_tokens, 0)
@@ -400,7 +400,7 @@ def make_records(
         last_sep = first_sep
     shape = (len(instances), max_seq_length)
     rows = np.arange(0, len(instances) * max_seq_length, max_seq_length)
-    # Columns A and B: lengths, starts in the batch, and starts in the store.
+    # A column for A and one for B: lengths, starts in the batch and the store.
     lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
     places = np.stack([rows + 1, rows + first_sep + 1], axis=1)
     starts = np.stack([instances.a_starts, instances.b_starts], axis=1)

@@ -1,8 +1,8 @@
 """The manifest of a data set: its files, counts, and recipe (flags and input).
 
-Its path is `<output_file>.manifest.json`. The shards of `wiki.tfrecord`, named
-`wiki-00000-of-00010.tfrecord` and so on, share the manifest of `wiki.tfrecord`.
-A copy of the vocabulary is at `<output_file>.vocab.txt`.
+A manifest is at `<output_file>.manifest.json`. The shards of `wiki.tfrecord`,
+named `wiki-00000-of-00010.tfrecord` and so on, share the manifest of
+`wiki.tfrecord`. A copy of the vocabulary is at `<output_file>.vocab.txt`.
 """
 
 import dataclasses
@@ -80,8 +80,8 @@ class Recipe:
     """The flags and input files of a data set.
 
     Attributes:
-      version: Version of the algorithms.
-      flags: All resolved flags except flags without effect.
+      version: Version of the algorithms that made the records.
+      flags: All flags with final values, except flags that affect nothing.
       num_output_files: Number of files in `--output_file`.
       vocabulary_hash: `Vocabulary.hash`.
       inputs: "name", "bytes" and "sha256" of each text file, in order.
@@ -121,10 +121,10 @@ class Manifest(Recipe):
     """Description of a data set: its recipe, and the files made from it.
 
     Attributes:
-      fingerprint: `Recipe.hash`, equal for equal records.
+      fingerprint: `Recipe.hash`, which data sets with equal records share.
       vocab_size: Lines of the vocabulary.
       files: {"records": number, "bytes": number} by record file. The stored
-        names are relative to the manifest; `write` and `find` use paths.
+        names are relative to the manifest, but paths in `write` and `find`.
       counts: `RecordCounts.to_dict` over all records.
       random_next_share: Share of records with a random second segment.
       source: Path of the manifest; not stored.
@@ -153,7 +153,7 @@ class Manifest(Recipe):
     def write(self, output_file: str) -> None:
         """Writes the manifest of `output_file`, atomically.
 
-        The keys of `files` must be paths. They are stored relative to the
+        The keys of `files` must be paths. The stored paths are relative to the
         manifest, so that a folder of data can be moved.
         """
         path = manifest_path(output_file)
@@ -257,7 +257,7 @@ def find(record_files: Sequence[str]) -> Manifest | None:
         accents, or lengths, or if a manifest is damaged.
     """
     read_once = functools.cache(read)
-    # Files of one command share one manifest, so combine it only once.
+    # Files of one command have equal manifests, so combine only one of them.
     distinct, entries, without = {}, {}, []
     for path in record_files:
         output_files = filter(None, (_unsharded(path), path))

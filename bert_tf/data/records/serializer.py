@@ -4,10 +4,10 @@ The bytes equal `tf.io.TFRecordWriter`'s for a `tf.train.Example` serialized
 deterministically (keys in sorted order). TensorFlow is not imported, so worker
 processes that only write records start quickly and stay small.
 
-Each varint gets a slot for each byte that it may need. Unused slots are 0, so
-`bytes.translate` deletes them: in two slots each, 300 and 5 are AC 02 05 00 and
-become AC 02 05. The varint of 0 would be deleted, too. So zeros at a row's end
-are added afterwards, and a batch with other zeros uses a slower mask.
+All varints of a batch first get the same number of bytes. Unused bytes are 0,
+and `bytes.translate` deletes them: with two bytes each, 300 and 5 are AC 02 05
+00 and become AC 02 05. Values of 0 would be deleted, too. So zeros at a row's
+end are added afterwards, and a batch with other zeros uses a slower mask.
 
 Format: tensorflow/core/example/feature.proto, tensorflow/core/lib/io/
 record_writer.h, protobuf's encoding of varints and of packed fields.
@@ -24,8 +24,8 @@ import numpy as np
 from bert_tf.features import PRETRAINING
 from bert_tf.features import Feature
 
-# Arrays of this many rows fit into the processor's caches, and their memory is
-# reused; the memory of larger arrays would go back to the system each time.
+# Rows serialized at once. Larger arrays would not fit into the processor's
+# caches, and their memory would go back to the system after each use.
 _ROWS_AT_ONCE = 512
 # Values of up to this many bits get varints from a table, which is faster.
 _TABLE_BITS = 17
@@ -155,7 +155,7 @@ def _cut_rows(rows: np.ndarray) -> list[bytes]:
 
 def _count_rows(values: np.ndarray) -> np.ndarray:
     """Returns the number of true values in rows of <bool>[batch, length]."""
-    # numpy's count along an axis would be several times slower.
+    # np.count_nonzero along an axis would be several times slower.
     return np.bitwise_count(np.packbits(values, axis=1)).sum(axis=1, dtype=int)
 
 

@@ -30,7 +30,7 @@ Sizes = Mapping[Feature, int]
 class CheckedRecord(NamedTuple):
     """A record of a file; `reason` is its fault, or None if it is usable.
 
-    `stop` is None if the length is damaged; then no later record can be found.
+    `stop` is None if the length is wrong, so that no later record can be found.
     """
 
     path: str
