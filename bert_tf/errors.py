@@ -18,7 +18,7 @@ _MAX_MESSAGE = 4000
 # terminal, and half of a surrogate pair cannot be printed.
 _UNPRINTABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
-# A script's name in a text, such as run/serve.py, but not in a longer path.
+# Matches a script's name, such as run/serve.py, but not within a longer path.
 _SCRIPT = re.compile(r"(?<![\w./-])(?:python )?((?:run|export)/\w+\.py)\b")
 
 # Package -> extra that installs it; a test compares this with pyproject.toml.
@@ -46,13 +46,13 @@ EXTRAS = {
 class UserError(ValueError):
     """A user's mistake: a bad input, flag, file or combination of them.
 
-    Its message is one sentence: what was expected, what was received, what to
-    do. Scripts print it without a traceback and exit with status 1; in Python
-    it is an ordinary `ValueError`. Control characters in the message are
-    escaped, and the middle of a very long message is left out.
+    The message is one sentence with the expected input, the received input and
+    what to do. Scripts print the message without a traceback and exit with
+    status 1. Control characters in the message are escaped, and the middle of a
+    very long message is left out.
     """
 
-    # Otherwise Keras would add all arguments of the layer to the message.
+    # Keeps Keras from adding the arguments of a layer to the message.
     _keras_call_info_injected = True
 
     def __init__(self, message: object = "") -> None:
@@ -72,7 +72,7 @@ class WorkerEndedError(UserError):
 class NotFiniteError(UserError):
     """A run stops because its loss or weights are no longer finite.
 
-    Other trials of a search continue: their hyperparameters may be better.
+    Other trials of a search continue, as their hyperparameters may be better.
     """
 
 
@@ -80,8 +80,8 @@ def _texts(*codes: int) -> str:
     return "|".join(re.escape(os.strerror(code)) for code in codes)
 
 
-# Pattern of an error's message -> problem and advice. Most messages have the
-# system's text for the error; NumPy's have only "8 requested and 4 written".
+# Pattern of an error message -> problem and advice. Most messages contain the
+# system's text for the error; NumPy writes only "8 requested and 4 written".
 _REFUSALS = {
     _texts(errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     + r"|\d+ requested and \d+ written": (
@@ -101,8 +101,8 @@ INTERRUPTED = 130
 class Preempted(BaseException):
     """The run received SIGTERM or Ctrl-C, saved its state and stops.
 
-    Scripts log the message and exit with `status`. Like `KeyboardInterrupt` it
-    is not an `Exception`, so that no `except Exception` catches it.
+    Scripts log the message and exit with `status`. The base class is not
+    `Exception`, so that `except Exception` does not catch a `Preempted`.
 
     Attributes:
       status: The exit status: 0, or 130 after Ctrl-C.
@@ -116,8 +116,8 @@ class Preempted(BaseException):
 def closest(name: str, choices: Iterable[str]) -> list[str]:
     """Returns up to three choices that a wrong name may mean.
 
-    The first of these rules that finds a choice decides: the choice contains
-    the name, is part of the name, is most similar to it, has a similar word,
+    The first of these rules that any choice meets selects the choices. A choice
+    contains the name, is part of it, is most similar to it, has a similar word,
     has its letters in order (huggingface for hf), or has its first word.
     """
     word = re.sub(r"[-_ ]", "", name.lower())
@@ -266,8 +266,8 @@ def program(script: str) -> str:
 def name_programs(text: str) -> str:
     """Replaces scripts in a text by subcommands, if the user runs `bert-tf`.
 
-    Then "start run/serve.py" becomes "start bert-tf serve". For a user of a
-    clone the text does not change.
+    For example, "start run/serve.py" becomes "start bert-tf serve". If the user
+    runs the scripts of a clone, the text does not change.
     """
 
     def replace(match: re.Match) -> str:

@@ -38,7 +38,7 @@ def read(config: Flags) -> TaskFiles | None:
     if config.unlabeled_file:
         stored_task.check_inputs(task, config.unlabeled_file)
     has_score = getattr(task, "problem_type", None) == "regression"
-    # If task.json has no label names, the labels of rows cannot be checked yet.
+    # Labels can be checked only if task.json names them; scores need no names.
     has_labels = getattr(task, "labels", True) or has_score
     return task.load() if has_labels else None
 
@@ -61,7 +61,7 @@ def with_files(task: _Task, config: Flags) -> _Task:
         elif config.data_dir is not None:
             files |= _find_files(task, config.data_dir, kind)
     if is_own:
-        # Models from other programs store no columns: assume one text column.
+        # A teacher from another program stores no columns: assume one, "text".
         columns = task.columns or Columns("text")
         task = dataclasses.replace(task, columns=columns.with_flags(config))
     return dataclasses.replace(task, files=files)

@@ -8,7 +8,7 @@ Sources:
 
 Shapes:
   B: batch size.
-  K: alternatives that the logits score.
+  K: classes that the logits score.
   N: attention heads.
   S: sequence length.
   H: hidden size of the student.
@@ -30,9 +30,9 @@ from bert_tf.tasks.task import SoftTargets
 from bert_tf.tasks.task import Task
 from bert_tf.training import losses as label_losses
 
-# Feature <float32>[B], absent if all rows have labels: 1 for a label, else 0.
+# Feature <float32>[B]: 1 for a labeled row, else 0; absent if all are labeled.
 IS_LABELED = "is_labeled"
-# Key of the teacher's outputs among the features of a step.
+# The key under which a step's rows hold the teacher's outputs.
 _TEACHER = "teacher"
 _SCOPE = "distillation"
 # Minimum squared norm of a state; a state of zeros would otherwise give NaN.
@@ -50,11 +50,11 @@ class LayerPairs:
     Args:
       teacher_layers: The teacher's layer for each layer of the student, counted
         from 1.
-      widths: H and I; None if hidden states are not part of the loss.
-      stddev: Standard deviation of the matrix's initial values.
+      widths: The sizes H and I; None if the loss compares no hidden states.
+      stddev: Standard deviation of the projection matrix's initial values.
 
     Attributes:
-      variables: The matrix by its path; empty if no matrix is needed.
+      variables: The projection matrix by its path; empty without a projection.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ class DistillationObjective(label_losses.Objective):
     loss = (1 - soft) * label_loss + soft * soft_target_loss
            + hidden * hidden_loss + attention * attention_loss
 
-    `soft`, `hidden` and `attention` are the flags' weights. Each part is a mean
-    over the whole step: the label loss over labeled examples or words, the
-    soft-target loss over all examples or words. The hidden loss is a mean over
-    tokens and layers, with the embeddings as layer 0; the attention loss is a
-    mean over tokens and layers. Parts with weight 0 are not computed, except
-    the label loss, which is always reported.
+    Flags set the weights `soft`, `hidden` and `attention`. The label loss is a
+    mean over the labeled examples or words of a step, the soft-target loss a
+    mean over all examples or words. The attention loss is a mean over tokens
+    and layers; so is the hidden loss, with the embeddings as layer 0. Losses
+    with weight 0 are not computed, except the label loss, which is always
+    reported.
 
     Args:
       teacher: The model that computes the teacher's outputs.
       flags: The flags of run/distill.py.
 
     Attributes:
-      variables: The trained weights that are not the student's, by path.
+      variables: The weights to train in addition to the student's, by path.
     """
 
     inputs = task_prediction.MODEL_INPUTS
@@ -189,7 +189,7 @@ class DistillationObjective(label_losses.Objective):
             part: tf.math.divide_no_nan(sums[f"{part}_sum"], count[number])
             for number, part in enumerate(self._parts)
         }
-        # Leave out parts with weight 0: an infinite loss times 0 is NaN.
+        # Leave out losses with weight 0: an infinite loss times 0 is NaN.
         loss = tf.add_n([w * values[x] for x, w in self._parts.items() if w])
         return {"loss": loss} | {f"{x}_loss": v for x, v in values.items()}
 
@@ -245,7 +245,7 @@ def _token_weights(rows):
     return tf.cast(rows[INPUT_MASK.name], tf.float32)
 
 
-# === Losses of the parts ===
+# === Losses per example, word or token ===
 
 
 def soft_target_losses(
@@ -253,16 +253,16 @@ def soft_target_losses(
 ) -> tf.Tensor:
     """Returns the soft-target loss: the divergence of student from teacher.
 
-    Hinton et al., section 2: both logits are divided by the temperature T, and
-    the loss is multiplied by T squared, so that gradients keep the size that
-    they have at T = 1. The loss is the Kullback-Leibler divergence: the cross
+    Both logits are divided by the temperature T, and the loss is multiplied by
+    T squared, so that T hardly changes the size of gradients (Hinton et al.,
+    section 2). The loss is the Kullback-Leibler divergence, which is the cross
     entropy minus the teacher's entropy. Subtracting the entropy changes no
     gradient, but makes the loss 0 if the student equals its teacher.
 
     Returns:
-      <float32>[B, ...], the shape of the logits without their last axis. By
-      form: "choice" gives one divergence; "yes_or_no" gives the mean of K
-      binary divergences; "score" the mean of K squared differences, without T.
+      <float32>[B, ...], the shape of the logits without their last axis. The
+      form "choice" gives one divergence, "yes_or_no" the mean of K binary
+      divergences, and "score" the mean of K squared differences, without T.
     """
     if teacher.form == "score":
         difference = student.logits - teacher.logits
@@ -290,8 +290,8 @@ def hidden_losses(
     Args:
       student: <float>[..., S, I], projected to the teacher's width.
       teacher: <float>[..., S, I].
-      form: "mse": the mean over I of the squared differences (equation 8 of
-        Jiao et al.); "cosine": 1 minus the cosine of the angle between the
+      form: "mse" for the mean over I of the squared differences (equation 8 of
+        Jiao et al.); "cosine" for 1 minus the cosine of the angle between the
         states (section 3 of Sanh et al.).
 
     Returns:

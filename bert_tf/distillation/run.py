@@ -7,7 +7,7 @@ width H with A heads, like the small models of Turc et al., 2019
 
 Shapes:
   B: batch size.
-  T: length of a batch.
+  T: tokens per row of a batch.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 
 _FLAG = "--teacher_dir"
-# Marks the teacher's metrics, as the results also have the student's metrics.
+# Prefix of the names of the teacher's metrics in the results of a student.
 PREFIX = "teacher_"
 
 # A student tagger is always fine-tuned, even if its teacher is feature-based.
@@ -69,13 +69,13 @@ _FINE_TUNED = {
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _LAYERS = "bert/encoder/"
-# Word embeddings come first: `_project_embeddings` takes their main axes.
+# The first entry, the word embeddings, sets the projection of all embeddings.
 _EMBEDDINGS = (
     "bert/embeddings/word_embeddings",
     "bert/embeddings/position_embeddings",
     "bert/embeddings/token_type_embeddings",
 )
-# Values that student and teacher must share, so that an id is the same token.
+# Student and teacher must share these settings, or ids mean different tokens.
 _SAME_TEXT = {
     "vocabulary_hash": "a vocabulary of the hash",
     "lower_case": "lower case",
@@ -95,11 +95,11 @@ def run(
         teacher has to be read first.
 
     Returns:
-      The student's metrics by split. The teacher's metrics are among them, with
-      the prefix `teacher_`.
+      The metrics of student and teacher by split. The names of the teacher's
+      metrics begin with `teacher_`.
 
     Raises:
-      UserError: For errors that the user can fix.
+      UserError: If flags, files or models are wrong or do not fit together.
     """
     with preemptions.prepare(config) as place:
         return finetuning.run_experiment(_read(config, task_files, *place))
@@ -130,7 +130,7 @@ def _read(
         teacher_task, files=task_files.files, data=task_files.data
     )
     if devices.coordinator.num_workers > 1:
-        # Each worker computes teacher outputs, so all need the same teacher.
+        # Each worker runs its own copy of the teacher, so compare the copies.
         devices.coordinator.agree(
             {"the teacher": stored_teacher.fingerprint()}, "teacher"
         )
@@ -297,7 +297,7 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev may have that label.
         changes["calibrates"] = task.may_calibrate(config)
-        # Few-shot teachers normalize vectors, which slows a student's training.
+        # Do not copy a few-shot teacher's normalization, which slows training.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 
@@ -307,7 +307,7 @@ class MixedFeatures:
 
     Args:
       labeled: Rows with labels.
-      unlabeled: Rows without labels. All their features are in `labeled` too.
+      unlabeled: Rows without labels; `labeled` must have all their features.
     """
 
     def __init__(self, labeled: Features, unlabeled: Features) -> None:
@@ -326,12 +326,12 @@ class MixedFeatures:
         """Returns a batch that may hold rows of both kinds.
 
         Args:
-          indices: <int64>[B], the rows; unlabeled rows start at len(labeled).
+          indices: <int64>[B], row numbers; unlabeled rows follow labeled rows.
           length: T, at least the length of the longest row.
 
         Returns:
-          All features of labeled rows, with 0 if an unlabeled row lacks one,
-          and `is_labeled` <float32>[B].
+          The features of labeled rows, filled with 0 where unlabeled rows lack
+          a feature, and `is_labeled` <float32>[B].
         """
         is_labeled = indices < len(self._labeled)
         mine = self._labeled.batch(indices[is_labeled], length)
@@ -341,7 +341,7 @@ class MixedFeatures:
         batch = {IS_LABELED: is_labeled.astype(np.float32)}
         for name, value in mine.items():
             other = theirs.get(name, np.zeros([0, *value.shape[1:]]))
-            # Unlabeled rows may have more or fewer choices: take the maximum.
+            # Pad: labeled and unlabeled rows may differ in number of choices.
             shape = np.maximum(value.shape[1:], other.shape[1:])
             rows = np.zeros([len(indices), *shape], value.dtype)
             _put(rows, is_labeled, value)
@@ -379,8 +379,9 @@ def choose_layers(
 ) -> tuple[int, ...]:
     """Returns the teacher's layer for each student layer, counted from 1.
 
-    The default for student layer m is m * N / M, rounded up (Jiao et al., 2020,
-    section 4.1). With M = 3 and N = 12 these are teacher layers 4, 8 and 12.
+    By default, layer m of a student with M layers gets layer m * N / M, rounded
+    up, of a teacher with N layers (Jiao et al., 2020, section 4.1). With M = 3
+    and N = 12, these are the teacher's layers 4, 8 and 12.
     """
     chosen = config.layers_of_flag()
     if chosen is None:
@@ -430,8 +431,8 @@ def _project_embeddings(
 ) -> StoredModel:
     """Returns a student with its teacher's embeddings, projected to its width.
 
-    The new axes are principal components of the teacher's word embeddings.
-    Random embeddings of words outside the training text would stay random.
+    The projection keeps the principal components of the word embeddings.
+    Random embeddings would stay random for words that the training text lacks.
     """
     words = teacher.weights[_EMBEDDINGS[0]]
     # `eigh` sorts ascending, so the last vectors have the largest variance.

@@ -19,7 +19,7 @@ import tensorflow as tf
 from bert_tf import stateless_random
 from bert_tf.features import INPUT_MASK
 
-# The number of dropout's random stream, which no other use of the seed shares.
+# The number of dropout's random stream; no other random stream may use it.
 _DROPOUT_STREAM = 21
 
 
@@ -27,8 +27,8 @@ _DROPOUT_STREAM = 21
 class StepPlan:
     """The split of a step's examples over replicas and micro-batches.
 
-    Example: 10 examples, 2 replicas, at most 3 rows in a micro-batch. Replica 0
-    computes rows 0-2, then 3-5; replica 1 rows 6-8, then row 9 and 2 blanks.
+    For example, 2 replicas share 10 rows, up to 3 at a time. Replica 0 computes
+    rows 0-2, then 3-5. Replica 1 computes rows 6-8, then 9 and 2 blank rows.
 
     Attributes:
       batch_size: Examples of a step, B.
@@ -79,11 +79,11 @@ def distribute_batches(
 
     Args:
       strategy: The strategy of the run.
-      dataset: Batches for all replicas together, of `plan.batch_size` rows, or
+      dataset: Batches of `plan.batch_size` rows for all replicas together, or
         a function that returns the rows of one worker.
-      plan: How a batch is split.
+      plan: Describes the split of a batch.
       finite: Whether the batches end, as in an evaluation.
-      transform: Changes the rows of a replica, [R, ...], if given.
+      transform: Changes each replica's rows, [R, ...]; None for no change.
     """
 
     def for_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -105,7 +105,7 @@ def distribute_batches(
         if transform is not None:
             own = own.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
         if not finite:
-            # Declare it endless, or TensorFlow looks for an end at each batch.
+            # Mark the dataset infinite, so that no batch checks for its end.
             own = own.apply(
                 tf.data.experimental.assert_cardinality(
                     tf.data.INFINITE_CARDINALITY
@@ -154,7 +154,7 @@ def add_dropout_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     not on the replica or micro-batch, so dropout does not depend on the split.
 
     Args:
-      dataset: Batches; their `example_index` <int64>[B] is removed.
+      dataset: Batches with `example_index` <int64>[B], which is removed.
       seed: The run's seed.
     """
 

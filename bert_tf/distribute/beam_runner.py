@@ -73,15 +73,15 @@ def run(
     """Runs steps one after another on workers until all elements are done.
 
     Args:
-      config: Has the runner and its options.
-      work_dir: The folder of the pipeline's steps.
+      config: The flags, which name the runner and its options.
+      work_dir: A folder that all workers and the launcher share.
       what: A description of the pipeline for the log.
       elements: The inputs of the first step.
       *steps: Steps, or functions that the workers can import.
 
     Raises:
-      UserError: If an option is unknown or missing, or if a step raised a
-        `UserError`; of several errors, the first alphabetically.
+      UserError: If an option is unknown or missing, or a step raised a
+        `UserError`. Of several messages, the alphabetically first is raised.
     """
     options = _options(config)
     problems = os.path.join(work_dir, _PROBLEMS)
@@ -90,8 +90,8 @@ def run(
     logging.info("%s, with %s.", what, config.runner)
     runner: Any = config.runner
     if runner == "DirectRunner":
-        # If Beam got only the name, it would first try to download a runner
-        # that supports no --direct_ option. So build the runner here.
+        # Build the runner here. If Beam got only the name "DirectRunner", Beam
+        # would try to download a runner that supports no --direct_ option.
         runner = fn_api_runner.FnApiRunner(
             provision_info=fn_runner.ExtendedProvisionInfo(
                 beam_provision_api_pb2.ProvisionInfo(
@@ -106,7 +106,7 @@ def run(
     try:
         pipeline = beam.Pipeline(runner, options)
     except (ImportError, ValueError) as error:
-        # Beam's message names the missing part of Beam or the missing option.
+        # Pass on Beam's message: it names the missing package or option.
         text = "; ".join(str(error).splitlines())
         raise UserError(f"{config.runner} cannot be used: {text}") from error
     with pipeline:
@@ -114,7 +114,7 @@ def run(
         for number, step in enumerate(steps):
             if not isinstance(step, Step):
                 step = Step(work_dir=work_dir, function=step)
-            # Without Reshuffle one worker would run all steps of an element.
+            # Without Reshuffle, one worker would run all steps of an element.
             collection |= f"spread {number}" >> beam.Reshuffle()
             collection |= f"step {number}" >> beam.ParDo(step)
     paths = tf.io.gfile.glob(os.path.join(problems, "*.json"))

@@ -1,9 +1,9 @@
 """Cluster of a run: resolved from --worker_hosts or TF_CONFIG, then started.
 
-TensorFlow waits for all workers too, but it logs nothing, ignores signals, and
+TensorFlow also waits for all workers, but logs nothing, ignores signals, and
 accepts any program that listens at a worker's address. So each worker first
-greets all others with a line of JSON: its index and the addresses of all
-workers. A worker continues when all others have answered or greeted it.
+sends all others a greeting, a line of JSON with its index and all addresses. A
+worker continues when all other workers have sent a greeting or an answer.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from bert_tf.flags.groups import DeviceConfig
 _VARIABLE = "TF_CONFIG"
 _ROLES = ("chief", "worker")
 _STRATEGY = "multi_worker_mirrored"
-# Timeouts in seconds: to connect, to receive the answer to a greeting, and to
-# accept a connection before checking whether the meeting is over.
+# Timeouts in seconds: to connect to a worker, to receive its answer, and to
+# wait for a connection before checking whether to stop listening.
 _SECONDS_TO_CONNECT = 2.0
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_LISTEN = 0.2
-# Maximum bytes of a greeting: large, as it has the addresses of all workers.
+# Maximum bytes of a greeting; a greeting has the addresses of all workers.
 _MAX_BYTES = 1 << 20
 
 
@@ -72,9 +72,9 @@ def find(
       one worker.
 
     Raises:
-      UserError: If TF_CONFIG is malformed, contradicts the flags, or names
-        several workers for a one-worker strategy; if an address is malformed;
-        or if the strategy needs workers and none are given.
+      UserError: If TF_CONFIG or an address is malformed, if TF_CONFIG
+        contradicts the flags or names several workers for a one-worker
+        strategy, or if the strategy needs workers and none are given.
     """
     from_variable = _read_variable(environment.get(_VARIABLE, ""))
     from_flags = None
@@ -175,8 +175,8 @@ def wait_for_all(
 
     Raises:
       UserError: If this worker cannot listen at its port, or another worker
-        was given other addresses or the same index.
-      Preempted: If a waiting worker got SIGTERM.
+        has other addresses or the same index.
+      Preempted: If a worker got SIGTERM while workers were waiting.
     """
     next_reminder = time.monotonic()
     with _Meeting(cluster) as meeting:
@@ -233,7 +233,7 @@ class _Meeting:
         """Greets the workers that have not been met yet.
 
         Returns:
-          The reason for each worker that is still missing, by index.
+          A dict from the index of each missing worker to the reason.
         """
         reasons = {
             index: self._greet(index)
@@ -295,8 +295,8 @@ class _Meeting:
 
         Args:
           greeting: The greeting of the worker.
-          expected: The index of the worker that this worker called; None if
-            the other worker called.
+          expected: The index of the worker that was called; None if the sender
+            of the greeting called this worker.
         """
         index, hosts = greeting["index"], greeting["hosts"]
         is_valid = index in self._others and expected in (None, index)

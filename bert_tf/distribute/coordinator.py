@@ -1,7 +1,7 @@
 """Exchanges values between the workers of a run, and synchronizes them.
 
-Every method but `finishing` is collective: all workers must call it, in the
-same order, or they wait forever. In a run of one process, no method waits.
+All workers must call the methods in the same order, or they wait forever; but a
+worker can use `finishing` alone. In a run of one process, no method waits.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.errors import UserError
 
-# Reductions have at least 2**10 values, so that most of them share one graph.
+# Pad to at least 2**10 values, so that most reductions share one graph.
 _MIN_SIZE_LOG2 = 10
 
 
@@ -28,7 +28,7 @@ class Coordinator:
       cluster: The workers; None for a run of one process.
 
     Attributes:
-      is_finishing: Whether this worker is within `finishing`.
+      is_finishing: True in the `with` block of `finishing`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Coordinator:
         """Marks the time in which this worker writes its last checkpoint.
 
         If other workers are gone meanwhile, `health.Watch` waits for at most
-        ten minutes before it ends the process. This method is not collective.
+        ten minutes before it ends the process.
         """
         self.is_finishing = True
         try:
@@ -75,12 +75,12 @@ class Coordinator:
         """Checks that all workers have the same values.
 
         Args:
-          values: Name to JSON value.
-          description: A noun phrase for the values, for the message.
-          remedy: What to do if the values differ, for the message.
+          values: JSON values by name.
+          description: A noun phrase that names the values in the error message.
+          remedy: The advice to the user in the error message.
 
         Raises:
-          UserError: If values differ; names the worker and both values.
+          UserError: If values differ; the message has the worker and values.
         """
         if self._cluster is None:
             return
@@ -117,7 +117,7 @@ class Coordinator:
 
     def _exchange(self, value: Any) -> list[Any]:
         """Returns the JSON values of all workers, on all workers."""
-        # Send each byte as a float32, which is exact and which all devices sum.
+        # Send bytes as float32: they stay exact, and any device can sum them.
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         lengths = np.zeros(self.num_workers, np.float32)
         lengths[self.index] = own.size
@@ -144,7 +144,7 @@ class Coordinator:
         per_worker = self._strategy.num_replicas_in_sync // self.num_workers
 
         def own_values() -> tf.Tensor:
-            # Only a worker's first replica adds values: each must count once.
+            # Add a worker's values only once, on the worker's first replica.
             context = tf.distribute.get_replica_context()
             replica = tf.convert_to_tensor(context.replica_id_in_sync_group)
             is_first = tf.equal(replica % per_worker, 0)

@@ -22,15 +22,15 @@ from bert_tf.errors import UserError
 from bert_tf.flags.groups import DeviceConfig
 from bert_tf.io import terminal
 
-# Values of flags that change only training: without --do_train, warn of them.
+# Flags with these values change only training: warn if --do_train is missing.
 _OF_STEPS = {"all_reduce_dtype": "bfloat16", "remat": True, "xla": "on"}
-# Time limit for connecting once all workers are running. Without the limit,
+# Seconds in which all running workers must connect. Without this limit,
 # TensorFlow would wait an hour for a worker that has just ended.
 _SECONDS_TO_CONNECT = 180
 _BFLOAT16_CAPABILITY = (8, 0)  # Ampere, the first with bfloat16.
 _FLOAT16_CAPABILITY = (7, 0)  # Volta, the first with fast float16.
 
-# The line to log, by whether operations are deterministic.
+# The message to log; the key is True if operations are deterministic.
 _DETERMINISM = {
     True: "Operations are deterministic: on the same devices a run that "
     "resumes computes the same numbers as one that was not interrupted.",
@@ -68,9 +68,9 @@ class Devices:
 
     Attributes:
       kind: "CPU", "GPU" or "TPU".
-      coordinator: Exchanges values between the workers; synchronizes them.
+      coordinator: Synchronizes the workers and exchanges values between them.
       cluster: The workers; None for a run of one process.
-      xla: `--xla`; "auto" in scripts without that flag.
+      xla: The value of --xla; "auto" in scripts without that flag.
       deterministic: Whether operations repeat their results bit for bit.
       all_reduce_dtype: The dtype in which gradients are summed over devices.
     """
@@ -110,18 +110,18 @@ class Devices:
 def prepare(flags: DeviceConfig) -> Devices:
     """Chooses and logs the devices, the precision and determinism.
 
-    Call this function before TensorFlow computes anything. With several workers
-    it waits until all workers are running.
+    Call this function before TensorFlow computes anything. With several
+    workers, the function waits until all workers are running.
 
     Raises:
       UserError: If the devices are missing, or the flags for the workers are
         wrong.
-      Preempted: If a worker got SIGTERM before all were running.
+      Preempted: If a worker got SIGTERM before all workers were running.
     """
     cluster = clusters.find(flags)
     if cluster is not None:
         _prefix_log(cluster)
-        # Hide INFO messages: TensorFlow logs each collective that it builds.
+        # Hide TensorFlow's INFO messages about each collective operation.
         tf.get_logger().setLevel(logging.converter.STANDARD_WARNING)
         check_worker(flags.num_gpus, cluster)
         clusters.wait_for_all(cluster)
@@ -215,8 +215,8 @@ def _name_device(name: str) -> str:
 def _connecting() -> Iterator[None]:
     """Ends the process on signals, or if the workers do not connect in time.
 
-    TensorFlow blocks all Python threads while it connects, so this relies on
-    the system's signal handlers and on the C thread of `faulthandler`.
+    While TensorFlow connects, no Python thread runs. So signals get the default
+    handlers, and a C thread of `faulthandler` ends the process after the limit.
     """
     logging.info(
         "Connecting. If that takes more than %d s, because another worker has "
@@ -258,29 +258,29 @@ def build_strategy(
 ) -> tf.distribute.Strategy:
     """Returns the strategy of `--distribution_strategy`.
 
-    Call this function before TensorFlow uses a device: it sets how GPUs use
-    memory and how many logical devices the CPU has. With several workers it
-    waits until all workers have called it.
+    Call this function before TensorFlow uses a device, or GPU memory growth and
+    the number of logical CPU devices cannot be set. With several workers, the
+    function waits until all workers have called it.
 
     Args:
       name: "auto", "one_device", "mirrored", "multi_worker_mirrored" or "tpu".
         "auto" is multi_worker_mirrored with several workers, mirrored with
         more than one GPU, else one_device.
-      num_devices: GPUs to use on each worker, or logical CPU devices where
-        there is no GPU; 0 means all.
+      num_devices: Number of GPUs to use on each worker; without GPUs, number
+        of logical CPU devices; 0 means all.
       tpu: Address of the TPU, for "tpu".
       cluster: The workers, which must be in TF_CONFIG and must have passed
         `check_worker`; None for a run of one process.
 
     Raises:
-      UserError: If devices are missing, or "one_device" is to use several.
+      UserError: If devices are missing, or "one_device" gets several devices.
     """
     if name == "tpu":
         return _build_tpu_strategy(tpu)
     if cluster is not None:
         return _build_workers_strategy(num_devices)
     devices = _prepare_devices(name, num_devices)
-    # With one worker `cluster` is None: multi_worker_mirrored then means auto.
+    # With one worker, `cluster` is None, and multi_worker_mirrored means auto.
     if name in ("auto", "multi_worker_mirrored"):
         gpus = devices[0].startswith("GPU")
         several = gpus and len(devices) > 1
@@ -346,7 +346,7 @@ def _prepare_gpus() -> list[tf.config.PhysicalDevice]:
     """Returns the GPUs, set up to allocate memory on demand."""
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
-        # Otherwise TensorFlow reserves all memory of all GPUs at once.
+        # Without memory growth, TensorFlow reserves all memory of all GPUs.
         _configure(tf.config.experimental.set_memory_growth, gpu, True)
     return gpus
 
@@ -355,7 +355,7 @@ def _configure(setter: Callable[..., None], *arguments) -> None:
     try:
         setter(*arguments)
     except RuntimeError as error:
-        # TensorFlow refuses to change devices in use; they keep their settings.
+        # TensorFlow refuses to change devices in use: keep their settings.
         logging.debug("%s: %s", setter.__name__, error)
 
 
@@ -408,7 +408,7 @@ def _choose_precision(device_type: str) -> Precision:
     if flags:
         return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
     names = ", ".join(packed_weights.BFLOAT16_FLAGS)
-    # Measured with the recipe cpu.flags, on a CPU with bfloat16 units.
+    # The recipe cpu.flags measured this factor on a CPU with bfloat16 units.
     longer = "steps take about 1.4 times as long as in bfloat16"
     return Precision("float32", f"the CPU has none of {names}; {longer}")
 

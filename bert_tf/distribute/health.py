@@ -1,11 +1,10 @@
 """Worker health: detects workers that die or hang, and stops the run.
 
-A lost worker is noticed in three ways. First, its connections to neighbors
-break within a second or two. Second, its heartbeats stop, which TensorFlow
-reports to the other workers after ten seconds. But a call into the graph ends
-only at its next reduction, and a step may take minutes. So, third, a thread
-also checks the workers. The first worker that notices the loss reports it, and
-all workers stop with the same message.
+A lost worker's connections break within a second or two, and TensorFlow reports
+its missing heartbeats to the other workers after ten seconds. But training
+notices these errors only at the next reduction, and a step may take minutes, so
+a thread also checks the workers. The first worker that notices the loss reports
+it, and all workers stop with the same message.
 """
 
 import atexit
@@ -33,14 +32,14 @@ from bert_tf.errors import UserError
 _PERIOD = 5.0
 # Seconds to wait for the answer to a check.
 _CHECK_TIMEOUT = 5.0
-# Seconds that training gets, after two failed checks, to notice a lost worker.
+# Seconds to wait, after two failed checks, until training notices the loss.
 _GRACE = 15.0
-# Seconds that a worker gets to write its last checkpoint if others are gone.
+# Seconds to write the last checkpoint if other workers are gone.
 _SECONDS_TO_FINISH = 600.0
 # Seconds between reporting an error and exiting, so that the report arrives.
 _SHUTDOWN_GRACE = 4.0
 
-# Errors that a call into the graph raises when a worker is gone.
+# Errors that TensorFlow may raise in a training step when a worker is gone.
 _ERRORS = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -63,14 +62,13 @@ def together(
 ) -> Iterator[None]:
     """Makes the workers of a run end together, successfully or not.
 
-    A worker that is done waits for all workers. A worker that fails reports its
-    error to all workers; if another worker caused the error, that cause is
-    raised instead. Then the process exits after a few seconds, instead of the
-    half minute that TensorFlow's own shutdown takes.
+    A finished worker waits for all workers. A failing worker reports its error
+    to all workers. If another worker caused it, an error that names that worker
+    is raised. After an error, the process exits within a few seconds, because
+    TensorFlow's own shutdown would take half a minute.
 
     Args:
-      cluster: The workers; None for a run of one process, where this does
-        nothing.
+      cluster: The workers; with None, the function does nothing.
       coordinator: The coordinator of the run.
 
     Raises:
@@ -109,8 +107,8 @@ def explain(
         return kind(report[2])
     named = [int(index) for index in _TASK.findall(str(error))]
     others = [i for i in range(cluster.num_workers) if i != cluster.index]
-    # Check all others, those in the error's message first. These are probably
-    # gone, but may also have stopped because of another worker.
+    # Check all other workers, beginning with the workers that the error names:
+    # they are probably gone, but may have stopped because of another worker.
     others.sort(key=lambda index: index not in named)
     gone = [index for index in others if check_health(index)]
     gone = gone or [index for index in others if index in named]
@@ -148,7 +146,7 @@ def _report(kind: str, text: str) -> None:
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief, which forwards reports, is gone or already has a report.
+        # The chief forwards reports; it is gone, or already has another report.
         logging.debug("Could not report to the other workers: %s", error)
 
 
@@ -175,7 +173,7 @@ class Watch:
 
     Args:
       cluster: The workers.
-      check: Maps a worker's index to its error, or None if it responds.
+      check: Maps a worker's index to its error; None if the worker responds.
       end_process: Ends the process with an error message.
       is_finishing: Returns whether training is writing its last checkpoint, so
         that the watch must wait.
@@ -210,7 +208,7 @@ class Watch:
         others = [i for i in range(cluster.num_workers) if i != cluster.index]
         missed: list[int] = []
         while not self._is_over.wait(_PERIOD):
-            # Only a second failed check counts: a machine may just be busy.
+            # Wait for a second failed check, as a machine may just be busy.
             silent = [index for index in others if self._check(index)]
             gone = [index for index in silent if index in missed]
             missed = silent

@@ -1,8 +1,8 @@
 """bfloat16 on CPUs: detects support, and packs weights for prediction.
 
-oneDNN multiplies weights in its own packed layout. TensorFlow packs them again
-in each call (170 MB for BERT-base), unless an environment variable promises
-that weights never change. With the variable set, each operation keeps the
+oneDNN multiplies weights in its own packed layout. TensorFlow packs weights
+again in each call (170 MB for BERT-base), unless an environment variable
+promises that weights never change. With this promise, each operation keeps the
 weights of its first call, so training would silently compute with the weights
 of its first step. In float32, products with packed weights are slower.
 TensorFlow reads the environment variable once, at its first product, so set it
@@ -16,8 +16,8 @@ from bert_tf.errors import UserError
 from bert_tf.io import terminal
 
 VARIABLE = "TF_ONEDNN_ASSUME_FROZEN_WEIGHTS"
-# CPU flags in `/proc/cpuinfo` for bfloat16 multiplication. Without one of them
-# bfloat16 is emulated, many times slower than float32.
+# CPU flags in `/proc/cpuinfo` for bfloat16 multiplication. A CPU with neither
+# flag emulates bfloat16, many times slower than float32.
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 _FLAGS_FILE = "/proc/cpuinfo"
 
@@ -36,7 +36,7 @@ def assume() -> None:
 
 def are_assumed() -> bool:
     """Returns True if this process keeps packed weights."""
-    # TensorFlow accepts only these values as true.
+    # TensorFlow treats only these values as true.
     return os.environ.get(VARIABLE, "").lower() in ("1", "true")
 
 
@@ -44,7 +44,7 @@ def refuse() -> None:
     """Refuses packed weights, for code that changes a model's weights.
 
     Raises:
-      UserError: If the variable is set.
+      UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is 1 or true.
     """
     if are_assumed():
         raise UserError(

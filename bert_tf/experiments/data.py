@@ -33,13 +33,13 @@ from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 
-# Placeholder in flags for the folder of the experiments.
+# In the flags of a command, this placeholder stands for --output_dir.
 OUT = "{out}"
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 MULTIPLE_CHOICE, TAGGING = "multiple_choice", "tagging"
 _SPLITS = ("train", "dev", "test")
-# Increase this if the files' contents change. Otherwise old files are reused.
+# Increase this if `prepare` writes other contents, or old files are reused.
 _FORMAT = 1
 # Without a dev file, taggers hold out the last fifth of the training sentences.
 _HELD_OUT = 5
@@ -71,7 +71,7 @@ def write_json(path: str, values: Any) -> None:
 Values = Mapping[str, Any]
 # The script, split flags, columns and metrics of each kind of task.
 KINDS: Values = read_recipe("tasks")["kinds"]
-# The keys lack "-", as `find_tasks` drops it from names: sst2 for SST-2.
+# Keys without hyphens, which `find_tasks` drops from names: sst2 for SST-2.
 _GLUE = {x.name.replace("-", ""): x for x in glue_tasks.TASKS.values()}
 
 
@@ -84,7 +84,7 @@ class Task:
       kind: A key of `KINDS`.
       files: The path of each split's file; only taggers may lack dev.
       columns: The name or number of the column for each role.
-      metric: The metric of the tables.
+      metric: The metric that the tables show.
       official: The name of the library's task for official files, or None.
       no_label: Labels that mean "no label"; rows with them are left out.
       flags: The flags that name the prepared files and their columns.
@@ -156,7 +156,7 @@ def _described(name: str, folder: str, path: str) -> Task:
     """Returns the task of a task.json."""
     values = text_files.read_json(path)
     values = values if isinstance(values, dict) else {}
-    # Check the rest as for taggers, so that one error lists all that is wrong.
+    # Check an unknown kind as a tagger, so that one error lists all mistakes.
     kind = KINDS.get(name_of := str(values.get("kind")), KINDS[TAGGING])
     metric = values.get("metric", kind["metrics"][0])
     columns = values.get("columns", {})
@@ -176,7 +176,7 @@ def _described(name: str, folder: str, path: str) -> Task:
     return Task(name, values["kind"], found, kind["columns"] | columns, metric)
 
 
-# === Files as a script reads them ===
+# === Preparing files ===
 
 
 def prepare(
@@ -188,11 +188,11 @@ def prepare(
     """Writes a task's files in the format of its script, unless they exist.
 
     Keeps at most `max_train` training rows and `max_dev` rows of dev and test
-    each. The sample depends only on the number of rows; taggers keep the first
-    sentences. The folder's name has a hash of the task's files.
+    each, by sampling with a fixed seed; taggers keep the first sentences. The
+    folder's name has a hash of the task's files.
 
     Raises:
-      UserError: If a file is not as the task describes it.
+      UserError: If a file does not fit the task's description.
     """
     sums = {split: files.sha256(path) for split, path in task.files.items()}
     content = [task.kind, dict(task.columns), task.official, sums]
@@ -252,7 +252,7 @@ def _write(
         files.write_text(os.path.join(folder, split + ending), contents)
     known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
-        # Set this for every metric: a table may score any task by accuracy.
+        # Set the majority for any metric, as a table may use accuracy instead.
         dev = next(y for x, y in rows.items() if x.startswith("dev"))
         counts = collections.Counter(row["label"] for row in dev)
         known["majority"] = 100 * max(counts.values()) / len(dev)
@@ -269,14 +269,14 @@ def _sample(
         return rows[:most]  # Keeps the sentences of a document together.
     kept = set(random.Random(0).sample(range(len(rows)), most))
     if split == "train" and kind == CLASSIFICATION:
-        # Keep a row of each label: scripts refuse labels that only dev has.
+        # Keep a training row per label: scripts refuse labels only in dev.
         first = {x["label"]: i for i, x in reversed([*enumerate(rows)])}
         seen = {rows[index]["label"] for index in kept}
         kept |= {first[label] for label in first.keys() - seen}
     return [rows[index] for index in sorted(kept)]
 
 
-# === Rows of each kind ===
+# === Reading rows ===
 
 
 def _read_glue(task: Task, path: str) -> Iterator[dict[str, Any]]:
@@ -389,8 +389,8 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
     """Writes the held-out and the training text, unless they exist.
 
     Documents are held out, in the order of their hashes, until they reach the
-    scale's size, or 2% of the corpus if that is less. Example: of documents of
-    1, 2 and 97 MB the first two are held out, as the first has less than 2 MB.
+    scale's limit or 2% of the corpus. For example, the first two documents of
+    1, 2 and 97 MB are held out, as 1 MB is below 2% of the corpus.
 
     Raises:
       UserError: If there are fewer than two documents.
@@ -406,7 +406,7 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
             f"{len(sizes)} in {', '.join(names)}."
         )
     places = sorted(sizes)
-    # A file gets documents until their total size reaches the file's limit.
+    # before[i] is the total size of the first i documents.
     before = [0, *itertools.accumulate(sizes[x] for x in places)]
     held_out = scale["held_out_megabytes"] * _MEGABYTE
     held_out = min(held_out, _HELD_OUT_SHARE * before[-1])
@@ -414,7 +414,7 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
     most = (scale["corpus_megabytes"] or before[-1]) * _MEGABYTE
     end = bisect.bisect_left(before, before[first] + most)
     border, last = places[first], places[:end][-1]
-    # The training file appears last, so if it exists, both are complete.
+    # The training file appears last: if it exists, both files are complete.
     with (
         files.atomic_file(train_file) as train_path,
         files.atomic_file(f"{folder}/{HELD_OUT}.txt") as held_out_path,

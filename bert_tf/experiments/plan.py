@@ -1,15 +1,16 @@
 """The paper's tables and figures, and the steps that make their cells.
 
-Order of steps: vocabulary -> records -> pretraining -> cells. A step's id has a
-hash of everything that its result depends on. So tables share equal steps, and
-a later command skips the steps that an earlier command finished.
+Steps run in the order vocabulary -> records -> pretraining -> cells. A step's
+id has a hash of everything that the step's result depends on. So tables share
+equal steps, and a later command skips finished steps.
 
-`recipes/experiments/tables.json` describes the tables. A table is a JSON object
-for the report. Its `kind` is "table"; "curve" if the columns are numbers of
-steps; or "spread" if the cells show how far seeds differ. An item of `cells` is
-[row, column, cell id per seed...]. An item of `expected` is [row, column,
-"below" or "above"]: in the paper, the row's score is below or above the score
-of the `reference_row`, or of another row that a fourth value names.
+`recipes/experiments/tables.json` describes the tables. Here, a table is a JSON
+object with these keys, among others:
+  kind: "curve" if the columns are numbers of steps, "spread" if the cells show
+    how far seeds differ, else "table".
+  cells: A list of [row, column, cell id per seed...].
+  expected: The paper's claims as [row, column, "below" or "above", other row].
+    The row scores below or above the other row, by default `reference_row`.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import text_files
 
-# Placeholder in flags for a step's folder; `OUT` is the folder of all steps.
+# In a step's flags and paths, this placeholder stands for the step's folder.
 HERE = "{here}"
 CELL = "runs"
 PERPLEXITY, AVERAGE = "masked_lm_perplexity", "average"
@@ -42,8 +43,8 @@ _FIRST_SEED = 12345
 # A script, such as "run/pretrain.py", and its flags.
 Command = tuple[str, Mapping[str, Any]]
 Values = dict[str, Any]
-# The entry of a variant in tables.json, with the keys `name` and, unless the
-# model has the scale's base size, `size`.
+# A variant's entry in tables.json and its `name`; also its `size`, if the model
+# does not have the scale's base size.
 Variant = Values
 
 
@@ -53,10 +54,10 @@ class Score:
 
     Attributes:
       metric: The metric's name.
-      split: The beginning of the split's name in a .json file.
-      factor: 100 for a metric from 0 to 1, because the paper prints percent.
+      split: The prefix of the split to read from a .json file.
+      factor: Multiplies the score; 100 turns a score from 0 to 1 into percent.
       seed: The seed of the run.
-      majority: The score of the most frequent label, or None.
+      majority: The score of always predicting the most frequent label, or None.
       path: The file with the results.
     """
 
@@ -70,15 +71,15 @@ class Score:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Something that is made once: a vocabulary, records, a model or a cell.
+    """Commands that make a vocabulary, records, a model or a cell, once.
 
     Attributes:
       id: A name with a hash of all that the result depends on.
-      kind: The folder of its output in --output_dir; `CELL` for cells.
+      kind: The subfolder of --output_dir for such steps; `CELL` for cells.
       commands: The commands, in order; empty if `score` reads the results of
         another step.
       needs: The ids of the steps to run first.
-      score: Set for cells.
+      score: Describes the score of a cell; None for other steps.
     """
 
     id: str
@@ -115,7 +116,7 @@ class Plan:
         self.scale = scale
         self.corpus = corpus
         self.steps: dict[str, Step] = {}
-        # Paths outside the folder, by placeholder.
+        # Placeholder in flags -> path outside --output_dir.
         self.places: dict[str, str] = {}
         self._folder = folder
 
@@ -187,16 +188,16 @@ class Plan:
         return Start(name, flags, (made.id,), has_pooler is not False)
 
     def place(self, name: str, path: str) -> str:
-        """Returns a placeholder for a path outside the folder.
+        """Returns a placeholder for a path outside --output_dir.
 
-        A placeholder, {model-1a2b3c4d}, has a hash of the contents, so that ids
-        do not depend on the path.
+        The placeholder, such as {model-1a2b3c4d}, has a hash of the contents,
+        so that the ids of steps do not depend on the path.
         """
         root = pathlib.Path(path)
         # Folders, pipes and broken links have no contents to hash.
         found = [x for x in (root, *root.rglob("*")) if x.is_file()]
         sums = {str(x.relative_to(root)): files.sha256(str(x)) for x in found}
-        # A single file has the key ".": use its hash, whatever its name is.
+        # For a single file, `sums` has the key ".": use only the file's hash.
         holder = f"{{{name}-{data.digest(sums.get('.', sums or path))}}}"
         self.places[holder] = os.path.abspath(path) if found else path
         return holder
@@ -237,9 +238,9 @@ class Plan:
         flags |= {**start.flags, **task.flags, **own}
         flags |= {"do_train": True, "do_eval": True, "output_dir": HERE}
         how = [x for x in own.values() if isinstance(x, str)]
-        # In a cell's name, {model-1a2b3c4d} becomes model, without the hash.
+        # Name cells without hashes: {model-1a2b3c4d} becomes model.
         how = [x[1:].partition("-")[0] if x in self.places else x for x in how]
-        # Scores of always predicting the same label: the correlation is then 0.
+        # The scores of a model that always predicts the most frequent label.
         majority = {"matthews_correlation": 0.0, "accuracy": task.majority}
         majority, factor = majority.get(task.metric), kind["factor"]
         found = []
@@ -287,7 +288,7 @@ class Plan:
         content = [
             [[script, _with_flag_file(flags)] for script, flags in commands],
             list(needs),
-            # Without the unused empty list, finished cells would get new ids.
+            # Keep the unused empty list, or finished cells would get new ids.
             score and [score.metric, score.split, []],
         ]
         step_id = f"{name}-{data.digest(content)}"
@@ -341,7 +342,7 @@ def build(
 def _rows(name: str, recipe: Values, plan: Plan, config: Flags) -> list[Values]:
     """Returns the rows that the scale and the files in --data_dir allow."""
     found, values = [], plan.scale | plan.scale.get(name, {})
-    # Largest size first: the first row is the reference for all other rows.
+    # Begin with the largest size, as the first row is the reference row.
     sizes = [{"name": x, "size": x} for x in reversed(values["sizes"])]
     for row in recipe.get("rows", sizes):
         label = row.get("label", "L={}, H={}, A={}")

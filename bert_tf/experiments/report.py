@@ -56,7 +56,7 @@ def write(out_dir: str) -> None:
     """Rewrites the report on the tables and the cells in a folder.
 
     One process writes at a time, so the last report has all cells. If a file
-    cannot be written, as on a full disk, the old one stays.
+    cannot be written, as on a full disk, the old file stays.
     """
     try:
         with locks.exclusive(f"{out_dir}/report.json", "writes"):
@@ -74,9 +74,9 @@ def write(out_dir: str) -> None:
 def build(planned: Rows, out_dir: str) -> dict[str, Any]:
     """Returns the contents of `report.json`.
 
-    `tables` are the planned tables. Each has `values`, one per row and column,
-    and `signs`, the paper's claims. `failed` are cells with their command and
-    log; `unreadable` are files without a score.
+    `tables` lists the planned tables, with `values`, one per row and column,
+    and `signs`, the paper's claims. `failed` lists failed cells with their
+    command and log; `unreadable` lists files of cells without a score.
     """
     finished, failed, unreadable = {}, [], []
     ids = {x for table in planned for _, _, *y in table["cells"] for x in y}
@@ -121,8 +121,8 @@ def _paper(table: Values) -> Values:
 def paper_value(table: Values, row: str, column: Values) -> float | None:
     """Returns the paper's number for a cell; None if the paper has none.
 
-    A curve is interpolated linearly at the same share of the paper's last step:
-    our step 500 of 2,000 gets the paper's number at 250k of 1,000k.
+    The paper's curve is interpolated linearly at the same share of all steps.
+    For example, step 500 of 2,000 gets the paper's number at 250k of 1,000k.
     """
     rows = _paper(table).get("rows", {})
     values = rows.get(row, {}).get("values", {})
@@ -133,7 +133,7 @@ def paper_value(table: Values, row: str, column: Values) -> float | None:
     place = share * max(points, default=0.0)
     if place < min(points, default=math.inf):
         return None
-    # Round to one decimal: the paper's drawing cannot be read more exactly.
+    # Round to one decimal, as precisely as the paper's plot can be read.
     return round(float(np.interp(place, [*points], [*points.values()])), 1)
 
 
@@ -187,10 +187,10 @@ def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
     """Returns our and the paper's difference of two rows, and a verdict."""
     found: dict[str, Any] = {}
     if None not in (row["paper"], other["paper"]):
-        # The paper prints at most two decimals, so drop float64's error.
+        # Round off float64's error; the paper prints at most two decimals.
         gap = round(row["paper"] - other["paper"], 6)
         found["paper_difference"] = gap
-        # Without an explicit claim, the sign of the paper's gap is the claim.
+        # If no claim is given, use the sign of the paper's difference.
         claimed = claimed or (gap and ("above" if gap > 0 else "below"))
     if claimed:
         found |= {"expected": claimed, "verdict": None}
@@ -213,17 +213,17 @@ def summarize(scores: Sequence[float]) -> dict[str, float | None]:
 def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
     """Returns the difference of two rows, each with at least one score.
 
-    - The rows have the same two or more seeds: the error is the deviation of
-      the differences by seed, over the square root of the number of seeds.
-    - The rows have different seeds, two or more each: Welch's standard error.
-    - A row has one seed: no error. But if both rows are one cell with its own
-      standard error, as for perplexities on held-out text, the two errors are
-      combined as if they were independent, which overestimates the error.
+    - If both rows have the same two or more seeds, the error is the deviation
+      of the differences by seed, over the square root of the number of seeds.
+    - If the rows have different seeds, two or more each, the error is Welch's.
+    - If a row has one seed, the error is None. But if both rows have one score
+      with a standard error, as perplexities on held-out text have, these errors
+      are combined as if independent, which overestimates the error.
 
     Returns:
       The `difference`, its standard `error` or None, and the `method`. If there
-      is an error, also the `chance` that equal rows differ by more than twice
-      the error: 0.30 with two paired seeds, 0.18 with three, 0.05 with many.
+      is an error, `chance` is the probability of a difference over two errors
+      between equal rows. Two paired seeds give 0.30, three 0.18, and many 0.05.
     """
     rows = [{x["seed"]: x["score"] for x in row} for row in (scores, reference)]
     counts, (first, second), both = [*map(len, rows)], rows, scores + reference
@@ -235,7 +235,7 @@ def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
         method, degrees = PAIRED, len(gaps) - 1
     elif min(counts) > 1:
         parts = [statistics.variance(x.values()) / len(x) for x in rows]
-        # Welch and Satterthwaite's degrees of freedom for the two variances.
+        # The degrees of freedom by the formula of Welch and Satterthwaite.
         squares = [x**2 / (n - 1) for x, n in zip(parts, counts, strict=True)]
         degrees = sum(parts) ** 2 / sum(squares) if any(parts) else math.inf
         error, method = math.sqrt(sum(parts)), WELCH
@@ -255,7 +255,7 @@ def judge(difference: float, error: float | None, expected: str) -> str:
     return AGREES if (difference > 0) == (expected == "above") else CONTRADICTS
 
 
-# === Text ===
+# === Markdown ===
 
 
 def text(report: Values) -> str:
@@ -293,7 +293,7 @@ def _labels(table: Values) -> dict[str, str]:
 def _shown(value: Values) -> str:
     """Returns "61.37 ± 0.42 (3)": mean, deviation and number of seeds.
 
-    While cells are missing, the number of seeds is "(2 of 3)".
+    If one of three cells is missing, the number of seeds is "(2 of 3)".
     """
     count, total = len(value["scores"]), value["num_planned"]
     if not count:
@@ -359,7 +359,7 @@ def _table(table: Values) -> list[str]:
         for column in table["columns"]:
             parts += _column(table, column)
     if paper and all(value["paper"] is None for value in values):
-        # The paper has none of our rows, as with small models: add its table.
+        # Show the paper's table if no row here is in it, as for small models.
         lines = []
         for row in paper["rows"].values():
             numbers = [_number(row["values"].get(x)) for x in paper["columns"]]
@@ -489,7 +489,7 @@ def _points(value: Values, is_spread: bool) -> Iterator[tuple]:
         error, verdict = value["error"], value.get("verdict")
         if error is None or verdict is None:
             verdict = "no sign claimed, or one seed"
-        # The bar shows two standard errors on each side, the limit of `judge`.
+        # Show two standard errors on each side, as `judge` has the same limit.
         yield verdict, value["difference"], -0.12, 2 * (error or 0.0)
 
 

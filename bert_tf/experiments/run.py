@@ -3,7 +3,7 @@
 A step is locked while its program runs, so several machines can run the same
 command on one folder. The lock is on the step's log. The program holds the log
 open, so the lock lasts as long as the program, even if this process is killed.
-A finished step has a file and is not repeated.
+A file marks each finished step, so that no command repeats the step.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ from bert_tf.io import text_files
 
 _CLONE = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _WAIT_SECONDS = 2.0
-# Makes Linux send SIGTERM to the program when this process is killed
-# (PDEATHSIG). A `preexec_fn` would abort in a process with gRPC's threads.
+# Starts a program to which Linux sends SIGTERM if this process is killed. A
+# `preexec_fn` could do the same, but aborts in a process with gRPC's threads.
 _END_WITH_PARENT = """import ctypes, os, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 15)
@@ -58,7 +58,7 @@ def run(config: Flags) -> None:
         sys.stdout.write(plans.describe(config))
         return
     if config.dry_run:
-        # Ids do not depend on the folder, so a temporary folder will do.
+        # A temporary folder is enough, as step ids do not depend on the folder.
         with tempfile.TemporaryDirectory() as folder:
             plan, _ = make_plan(config, folder)
         sys.stdout.write(Runner(config.output_dir, plan).describe())
@@ -84,14 +84,14 @@ def make_plan(config: Flags, folder: str) -> tuple[Plan, list]:
         data.split_corpus([*sums], os.path.join(folder, "data", name), scale)
     plan, built = Plan(scale, folder, name), []
     for experiment, tasks in chosen.items():
-        # For "stability" the scale lists numbers of training rows: a task each.
+        # The experiment "stability" repeats tasks with several numbers of rows.
         limits = scale.get(experiment, {}).get("rows", [None])
         prepared = []
         for rows, task in itertools.product(limits, tasks):
             train, dev = scale["rows"].get(task.kind, (None, None))
             prepared.append(data.prepare(task, folder, rows or train, dev))
         built.append(plans.build(experiment, plan, prepared, config))
-    # The file forbids another corpus, so write it only if all else succeeded.
+    # Write this file last: it forbids another scale or corpus in the folder.
     data.write_json(os.path.join(folder, "experiments.json"), identity)
     return plan, built
 
@@ -240,7 +240,7 @@ class Runner:
             here = pathlib.Path(self._fill(step, step.here))
             for path in [x for name in _REMOVED for x in here.rglob(name)]:
                 shutil.rmtree(path, ignore_errors=True)
-                # On a shared folder a file may still be open: leave it.
+                # Ignore errors: a file may still be open on a shared folder.
                 with contextlib.suppress(OSError):
                     path.unlink()
 
@@ -327,7 +327,7 @@ def current_commit() -> str:
     """Returns the commit of the code, with "-dirty" if files have changed."""
     words = ("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     if os.path.exists(os.path.join(_CLONE, ".git")):
-        # Without git on this machine, return the version.
+        # If git is missing or fails, return the version instead.
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             git = ["git", "-C", _CLONE, *words]
             return subprocess.check_output(git, text=True).strip()

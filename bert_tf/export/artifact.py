@@ -53,7 +53,7 @@ _CELLS = re.compile(r"\| (.*?) \| (.*) \|")
 _LEFT_OUT = ("Versions",)
 
 GRPC_PORT, REST_PORT = 8500, 8501
-# Has TensorFlow Text 2.20; images of 2.12 to 2.19 have TensorFlow Text 2.12.1.
+# The first image with TensorFlow Text 2.20; images of 2.12 to 2.19 have 2.12.1.
 IMAGE = "tensorflow/serving:2.20.0"
 CONFIG_FILE = "models.config"
 BATCHING_FILE = "batching_parameters.txt"
@@ -74,10 +74,10 @@ max_enqueued_batches { value: 10 }
 # tf.saved_model.save adds this internal signature; cards do not describe it.
 _INTERNAL = "__saved_model_init_op"
 # Names of version directories that this project writes, and that servers load.
-# Servers load a directory 007 as version 7, so no new version may be 7.
+# Servers load a directory 007 as version 7, so no second version 7 may exist.
 _WRITTEN = re.compile(r"[1-9]\d*")
 _SERVED = re.compile(r"[0-9]+")
-# A check for each field of an `Artifact`; a card that fails one is refused.
+# Checks for the fields of an `Artifact`; a card that fails a check is refused.
 _ARTIFACT = {
     "model_name": stored_files.TEXT,
     "version": stored_files.integer(most=(1 << 63) - 1),
@@ -105,8 +105,8 @@ class Artifact:
       max_seq_length: The maximum number of tokens in a row.
       buckets: The allowed row lengths in ascending order; the last one is
         `max_seq_length`.
-      settings: The other settings of the head, JSON values by name: `top_k`,
-        `pooling`, `layer`, `doc_stride`, ...
+      settings: The other settings of the head as JSON values by name, such as
+        `top_k`, `pooling`, `layer` and `doc_stride`.
       command: The command line that reproduces the export.
       litert: How the weights in litert/ are quantized, one of
         `flags.export.LITERT_QUANTIZATIONS`; None without litert/.
@@ -134,11 +134,11 @@ class Artifact:
 
         Raises:
           UserError: If `values` lacks a field, has another field, or has an
-            invalid value. The message has `source`, the path of the card.
+            invalid value. The message names the card by its path, `source`.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         if isinstance(values, dict):
-            # Older cards lack this field; without it they would be refused.
+            # Add the field that older cards lack, or they would be refused.
             values = {"litert": None} | values
         if not isinstance(values, dict) or set(values) != names:
             raise UserError(
@@ -184,7 +184,7 @@ def choose_version(version: int | None, output_dirs: Sequence[str]) -> int:
     """Returns --version, or the highest existing version plus one.
 
     Raises:
-      UserError: If one of the directories has the version.
+      UserError: If one of the directories already has --version.
     """
     taken = {
         number for path in output_dirs for number in _versions(path, _SERVED)
@@ -212,8 +212,8 @@ def _versions(output_dir: str, pattern: re.Pattern[str]) -> list[int]:
 def write_version(output_dir: str, version: int) -> Iterator[str]:
     """Yields a temporary directory that becomes the version on success.
 
-    A killed process leaves the temporary directory. No server loads it, because
-    its name is no number, and `locks.one_writer` of the next export removes it.
+    A killed process leaves the temporary directory. No server loads such a
+    directory, as its name is no number. The next export removes the directory.
 
     Raises:
       UserError: If another process created the version meanwhile.
@@ -249,7 +249,7 @@ def read_signatures(
 ) -> dict[str, dict[str, dict[str, str]]]:
     """Returns the specs of each signature's "inputs" and "outputs", by name.
 
-    A spec reads "<int32>[None]". TensorFlow's own signature is left out.
+    A spec is a string such as "<int32>[None]". Internal signatures are omitted.
 
     Raises:
       UserError: If the SavedModel cannot be read.
@@ -289,7 +289,7 @@ def publish(
 ) -> None:
     """Writes the server configuration and prints how to use the new version.
 
-    Call this when the directory has its final name. `example` is a row to send.
+    The directory must have its final name. Printed requests send `example`.
     """
     output_dir = os.path.dirname(version_directory.rstrip("/"))
     for name, text in (
@@ -324,7 +324,7 @@ def _settings(text: bytes) -> list[bytes]:
 
 def _config(artifact: Artifact) -> str:
     """Returns a ModelServerConfig that serves the model's newest version."""
-    # The text format of protocol buffers accepts JSON's quoted strings.
+    # Quote as JSON, which the text format of protocol buffers accepts.
     name = json.dumps(artifact.model_name)
     base_path = json.dumps(f"/models/{artifact.model_name}")
     return f"""\
@@ -442,7 +442,7 @@ def read_sections(readme: str) -> dict[str, dict[str, str]]:
     """Parses the tables of a Markdown card that this project wrote.
 
     Returns:
-      For each heading, the rows of its table: name to value.
+      A dict from each heading to its table, a dict from name to value.
     """
     sections: dict[str, dict[str, str]] = {}
     heading = ""

@@ -1,6 +1,6 @@
 """Exports a model directory as a SavedModel with serving signatures.
 
-`write` verifies a new export, and `verify` verifies a published one.
+`write` verifies a new export, and `verify` verifies a published export.
 """
 
 import contextlib
@@ -45,9 +45,9 @@ from bert_tf.tasks import registry
 
 _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
-# Timed calls per row length; the model card has the median latency.
+# Number of timed calls per row length; the model card has their median.
 _NUM_TIMINGS = 20
-# Rows per warm-up request: one, and several, as servers merge requests.
+# Warm-up requests have one row or several rows, as servers merge requests.
 _WARMUP_BATCHES = (1, 4)
 
 # --head=auto uses the first of these heads that fits the model.
@@ -68,8 +68,8 @@ class Export:
 
     Attributes:
       name: The name of the head, a key of `HEADS`.
-      trained: The part of the model that the head reads, in its training
-        form, with `reference.OUTPUTS` for verification.
+      trained: The part of the model that the head reads, in its training form.
+        Verification compares its outputs with the outputs of the export.
       model: The inference form of `trained`, which is exported.
       precision: "float32" or "bfloat16".
     """
@@ -100,7 +100,7 @@ def run(config: SavedModelConfig, origin: str | None = None) -> None:
 
     Args:
       config: The flags.
-      origin: The path to report in place of a temporary --model_dir.
+      origin: The path to report if --model_dir is temporary, else None.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -118,7 +118,7 @@ def write(
     Args: As for `run`.
 
     Returns:
-      For the path of each version: its description and one example row.
+      A dict from the path of each version to its description and example row.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -138,7 +138,7 @@ def write(
         version = artifacts.choose_version(config.version, list(targets))
         export = prepare(config, origin)
         made = {}
-        # `stack` gives the directories their names only when all are complete.
+        # Directories keep temporary names until all are complete: see `stack`.
         for output_dir, ids_only in targets.items():
             suffix = _IDS_SUFFIX if ids_only else ""
             artifact = Artifact(
@@ -196,7 +196,7 @@ def choose_head(name: str, stored: StoredModel) -> str:
     """Resolves --head to the name of a head.
 
     Args:
-      name: One of `HEADS`, or "auto" for the first that fits the model.
+      name: A key of `HEADS`, or "auto" for the first head that fits the model.
       stored: The model.
 
     Raises:
@@ -287,8 +287,8 @@ def complete(
 
     Args:
       directory: A version directory with graph and variables, under its
-        temporary name. It gets assets.extra/ (warm-up requests, vocabulary,
-        labels, model cards) and batching_params.pbtxt.
+        temporary name. The function adds assets.extra/ (warm-up requests,
+        vocabulary, labels, model cards) and batching_params.pbtxt.
       artifact: The description of the export.
       export: The model and its head.
       exact_litert: For an export with litert/, the .tflite file of the model
@@ -374,10 +374,10 @@ def restore_head(artifact: Artifact, stored: StoredModel) -> ServingHead:
     flags = HEADS[artifact.head].flags
     settings = {x: v for x, v in artifact.settings.items() if x in flags}
     if "pooling" in settings:
-        # If a card lacks `normalize`, the export does not normalize vectors.
+        # Exports without `normalize` in the card do not normalize vectors.
         settings.setdefault("normalize", False)
     if "doc_stride" in settings:
-        # A card has 0 for a tagger with a single window; the flag has None.
+        # A card has `doc_stride` 0 for a single window, but the flag has None.
         settings["doc_stride"] = settings["doc_stride"] or None
     config = SavedModelConfig(
         model_dir=stored.path,

@@ -23,7 +23,7 @@ _NO_VERSION_YET = re.compile(
     r"\d+\.tmp-.*|\..*|models\.config|batching_parameters\.txt"
 )
 _PACKAGES = ("bert_tf", "tensorflow")
-# Training gives this name to every model's folder: use its parent's name.
+# Training gives all model folders this name, so the parent names the model.
 _MODEL_FOLDER = "model"
 
 
@@ -99,7 +99,7 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
             errors.program("export/savedmodel.py"),
         )
         if is_faster:
-            # Call this before TensorFlow is imported; later it has no effect.
+            # Call this before TensorFlow is imported, or it has no effect.
             packed_weights.assume()
         # This import takes seconds, so avoid it if the export exists already.
         from bert_tf.export import savedmodel

@@ -1,7 +1,7 @@
 """Signatures of a SavedModel, and of the graphs around a .tflite file.
 
-Signatures skip padding, with three exceptions: heads that use the outputs for
-padding, the signature `attention`, and graphs that run outside TensorFlow.
+Signatures skip padding, except for heads that use the outputs for padding, in
+the signature `attention`, and in graphs that run outside TensorFlow.
 
 Shapes:
   B: batch size.
@@ -38,16 +38,16 @@ SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 FROM_IDS = "from_ids"
 FROM_EXAMPLES = "from_examples"
 TOKENIZE = "tokenize"
-# The signatures besides `SERVING` in every export that takes strings.
+# The signatures of every export that takes strings, in addition to `SERVING`.
 OF_STRINGS = (FROM_IDS, FROM_EXAMPLES, TOKENIZE)
 ATTENTION = "attention"
 TOKENIZE_SPECS = {"text": tf.TensorSpec([None], tf.string, "text")}
-# TensorFlow Serving's methods besides predict, and their names in a graph.
+# TensorFlow Serving's methods in addition to predict, with their graph names.
 _METHODS = {
     "classify": tf.saved_model.CLASSIFY_METHOD_NAME,
     "regress": tf.saved_model.REGRESS_METHOD_NAME,
 }
-# By method: outputs of `ServingHead.answer` that no other method returns.
+# Method -> the outputs of `ServingHead.answer` that only this method returns.
 OUTPUTS_OF_METHOD = {
     "classify": ("classes", "scores"),
     "regress": ("outputs",),
@@ -65,7 +65,7 @@ class ServingModule:
     """The signatures of a model and their variables, each stored once.
 
     Args:
-      head: Converts strings to the model's inputs, and its outputs to answers.
+      head: Converts strings to model inputs, and model outputs to answers.
       model: The model; its outputs include the attention probabilities.
       ids_only: Whether to leave out all signatures that read strings.
 
@@ -80,7 +80,7 @@ class ServingModule:
         self._head = head
         self._model = model
         self._unpad = not head.reads_padding
-        # A tf.function is in the graph once, though several signatures call it.
+        # A tf.function is stored only once, though several signatures call it.
         self._answer = tf.function(
             self._answer_strings,
             input_signature=[head.input_specs()],
@@ -108,7 +108,7 @@ class ServingModule:
             directory,
             signatures=self.signatures,
             options=tf.saved_model.SaveOptions(
-                # Only training needs gradients; servers never read them.
+                # Leave out gradients, which only training needs.
                 experimental_custom_gradients=False
             ),
         )
@@ -212,8 +212,8 @@ def answer_ids_in_numbers(
     head: ServingHead, model: keras.Model, inputs: _Tensors
 ) -> dict[str, tf.Tensor]:
     """Returns the numeric outputs of `answer_ids`."""
-    # All rows in one call: computing them in parts needs a loop in the graph,
-    # which some programs other than TensorFlow cannot run.
+    # Compute all rows in one call: several calls would need a loop in the
+    # graph, which some runtimes cannot run.
     answer = answer_ids(head, model, inputs)
     return {x: t for x, t in answer.items() if t.dtype != tf.string}
 
@@ -221,7 +221,7 @@ def answer_ids_in_numbers(
 def check_rows(inputs: _Tensors) -> dict[str, tf.Tensor]:
     """Returns inputs after checking that all have the same number of rows.
 
-    Without the check, one `text_pair` would be paired with each of ten texts.
+    Without this check, a single `text_pair` would be paired with each text.
     """
     (name, first), *others = inputs.items()
     return after(
@@ -266,7 +266,7 @@ def parse_examples(
     """Returns the features of tf.train.Examples <string>[B].
 
     A feature with the spec <string>[B] has one string per Example; a feature
-    with <string>[B, None] has any number. Shorter lists are padded with "":
+    with <string>[B, None] has any number. Shorter lists are padded with "", so
     ["a", "b"] and ["c"] become [["a", "b"], ["c", ""]].
     """
     features = {
@@ -307,11 +307,11 @@ def compute(
     Args:
       model: The model.
       inputs: The model's inputs, [R, T] each, or [B, C, T] for B x C rows.
-      max_rows_at_once: The maximum number of rows per call, <int32>[], which
-        bounds the memory: with 2, five rows are computed in calls of 2, 2 and
-        1 rows. With None, one call has all rows, and `condense` is not used.
-      condense: Returns the tensors [R, ...] to keep of a call's outputs. All
-        hidden states of a book would not fit in memory.
+      max_rows_at_once: The maximum number of rows per call, <int32>[], to limit
+        memory. For example, 2 splits five rows into calls of 2, 2 and 1 rows.
+        With None, one call computes all rows, and `condense` is not used.
+      condense: Selects the tensors to keep of a call's outputs, [R, ...] each,
+        as all hidden states of a book would not fit in memory.
       unpad: Whether to skip padding; outputs for padding are then 0.
     """
 
@@ -342,7 +342,7 @@ def compute(
     traced = tf.function(condensed, autograph=False)
     like = traced.get_concrete_function(specs).structured_outputs
     count = tf.shape(inputs[INPUT_IDS.name])[0]
-    # Zero rows make one empty part, because `concat` needs at least one part.
+    # Make an empty part of zero rows, because `concat` needs at least one part.
     num_parts = tf.maximum(-(-count // max_rows_at_once), 1)
     arrays = [
         tf.TensorArray(
@@ -365,7 +365,7 @@ def compute(
         lambda number, *_: number < num_parts,
         body,
         (0, *arrays),
-        # Several parts in parallel would need more memory.
+        # Compute one part at a time, to save memory.
         parallel_iterations=1,
     )
     outputs = {
@@ -389,7 +389,7 @@ def _set_methods(directory: str, methods: Mapping[str, str]) -> None:
         saved.meta_graphs[0].signature_def[name].method_name = method
     with tf.io.gfile.GFile(path, "wb") as file:
         file.write(saved.SerializeToString(deterministic=True))
-    # The fingerprint has a checksum of the changed file, so write it again.
+    # Write the fingerprint again, as it has a checksum of the changed file.
     fingerprinting_utils.write_fingerprint(directory)
 
 
@@ -397,14 +397,13 @@ class LitertModule:
     """The graphs and the .tflite file that the server's LiteRT engine runs.
 
     The .tflite file takes any number of rows of any length. A SavedModel
-    without weights has signatures that convert strings, Examples or ids to
-    rows, and the model's outputs to answers. The files exchange tensors under
-    flat names: `input_ids` and others for the model's inputs, `state_...` for
-    state that `answer` needs, and `row_lengths` for the number of columns that
-    the model must read of each row.
+    without weights converts strings, Examples or ids to rows, and the model's
+    outputs to answers. The two files exchange the model's inputs, such as
+    `input_ids`; the state for `answer`, with names such as `state_words`; and
+    `row_lengths`, the number of columns of each row that the model must read.
 
     Args:
-      head: Converts strings to the model's inputs, and its outputs to answers.
+      head: Converts strings to model inputs, and model outputs to answers.
       model: The model in its inference form, in float32.
 
     Raises:
@@ -419,7 +418,7 @@ class LitertModule:
             )
         self._head = head
         self._model = model
-        # A tf.function is in the graph once, though two signatures call it.
+        # A tf.function is stored only once, though two signatures call it.
         self._pack_once = tf.function(
             self._pack_strings,
             input_signature=[head.input_specs()],
@@ -568,7 +567,7 @@ class LitertModule:
         """Returns what `condense` keeps, for inputs <int32>[R, T] or [R, P]."""
         if self._axes_of_rows.rank == 1:
             return self._head.condense(self._model(inputs, training=False))
-        # The model expects [B, choices, T]: each row becomes one text's choice.
+        # The model expects [B, choices, T]: make each row a text's only choice.
         inputs = {name: tf.expand_dims(x, 1) for name, x in inputs.items()}
         kept = self._head.condense(self._model(inputs, training=False))
         return {name: tf.squeeze(x, 1) for name, x in kept.items()}
@@ -585,7 +584,7 @@ class LitertModule:
 def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
     """Returns the tensors of rows under flat names, with `row_lengths`.
 
-    If `whole`, the model must read padding, too.
+    If `whole`, `row_lengths` includes padding.
     """
     state = {f"{_STATE_PREFIX}{name}": x for name, x in rows.state.items()}
     return {
@@ -598,12 +597,12 @@ def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
 def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
     """Returns <int32>[R], the number of columns up to the last token of a row.
 
-    For the mask [1, 1, 0, 1, 0], it returns 4. If `whole`, it returns T.
+    For the mask [1, 1, 0, 1, 0], the length is 4. If `whole`, the length is T.
     """
     length = tf.shape(input_mask)[-1]
     places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
     last = tf.reduce_max(places, -1)
-    # The model must read some column, so a row without tokens gets length T.
+    # For a row without tokens, return T, as the model must read a column.
     return tf.where((last == 0) | whole, length, last)
 
 

@@ -22,7 +22,7 @@ from bert_tf.tasks.task import Task
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
 
-# Bounds the memory: a book has thousands of windows.
+# Limits the memory of a call, as a book has thousands of windows.
 _MAX_ROWS_AT_ONCE = 64
 
 
@@ -30,11 +30,11 @@ _MAX_ROWS_AT_ONCE = 64
 class Classification(ServingHead):
     """Serves single-label classifiers, multi-label classifiers and regression.
 
-    Args, in addition to those of `ServingHead`:
+    Args, in addition to the arguments of `ServingHead`:
       task: The task, which decodes the outputs.
       pair: Whether inputs are pairs, with `text_pair` in addition to `text`.
-      doc_stride: The distance in tokens between the starts of the windows of
-        long texts; None truncates them.
+      doc_stride: The distance in tokens between the starts of a long text's
+        windows; None to truncate long texts.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("classification",)
@@ -89,11 +89,11 @@ class Classification(ServingHead):
 class MultipleChoice(ServingHead):
     """Serves models for multiple choice.
 
-    A missing choice is "" and gets the probability 0. With token ids, no choice
-    can be missing. If the text itself is "", the choices are packed alone, as
-    for models trained without a context.
+    A missing choice is "" and gets the probability 0. In requests with token
+    ids, no choice can be missing. If the text itself is "", the choices are
+    packed alone, as for models trained without a context.
 
-    Args, in addition to those of `ServingHead`:
+    Args, in addition to the arguments of `ServingHead`:
       task: The task, which decodes the outputs.
     """
 
@@ -101,9 +101,9 @@ class MultipleChoice(ServingHead):
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     method = "classify"
-    # The signature `attention` needs one row per text; here a row is a choice.
+    # The signature `attention` needs one row per text, not one per choice.
     has_attention = False
-    # Bounds the memory: a text may have thousands of choices.
+    # Limits the memory of a call, as a text may have thousands of choices.
     max_rows_at_once = max_ids_rows_at_once = 64
 
     task: Task
@@ -129,8 +129,8 @@ class MultipleChoice(ServingHead):
 
         Args:
           strings: `text` and `choices`.
-          by_tokens: Whether a text or choice without tokens counts as missing.
-            TensorFlow Lite needs this, as it cannot count characters.
+          by_tokens: Whether to find missing texts and choices by their number
+            of tokens; TensorFlow Lite cannot count characters.
         """
         choices = strings["choices"]
         shape = tf.shape(choices)
@@ -146,7 +146,7 @@ class MultipleChoice(ServingHead):
             stripped = tf.strings.strip(strings["text"])
             has_text = tf.strings.length(stripped) > 0
             is_there = tf.strings.length(choices) > 0
-        # For each choice, repeat the start and length of the text, not its
+        # For each choice, repeat the start and length of the text, not the
         # tokens. Use `tf.tile`, as TensorFlow Lite has no `tf.repeat`.
         *text, has_text = (
             tf.reshape(tf.tile(x[:, tf.newaxis], [1, shape[1]]), [-1])

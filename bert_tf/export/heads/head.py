@@ -1,12 +1,12 @@
 """The base class of serving heads: strings to model inputs, outputs to answers.
 
-A serving head runs in the graph, with operators that TensorFlow Serving has
-had since 2.12. The model runs between `pack` and `answer`; its inputs and
-outputs are dense and named, so that another engine can run the model.
+A serving head runs in the graph, and uses only operators of TensorFlow Serving
+2.12. The model runs between `pack` and `answer`. The model's inputs and outputs
+are dense and named, so that another engine can run the model.
 
 Shapes:
   B: batch size of the request.
-  R: rows that the model gets: B, or more if long texts have several windows.
+  R: rows that the model gets; more than B if long texts have several windows.
   T: row length, one of the buckets.
 """
 
@@ -67,7 +67,7 @@ class Rows:
 
     Attributes:
       inputs: `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T],
-        or [B, choices, T] for multiple choice. To predict masked tokens, also
+        or [B, choices, T] for multiple choice. The head `FillMask` adds
         `masked_lm_positions` <int32>[B, P].
       state: Other dense tensors that `answer` needs, by name.
     """
@@ -89,32 +89,32 @@ class ServingHead:
 
     # The kinds of stored models that fit this head: keys of `weight_map.HEADS`.
     kinds: ClassVar[tuple[str, ...]]
-    # The kind of model to build, if it is not the stored kind.
+    # The kind of model to build; None for the stored kind.
     model_kind: ClassVar[str | None] = None
     # The names of the input strings.
     inputs: ClassVar[tuple[str, ...]]
     # The names of the model's outputs that `answer` reads.
     outputs: ClassVar[tuple[str, ...]]
-    # Whether `answer` reads the model's outputs for padding, too.
+    # Whether `answer` also reads the model's outputs for padding.
     reads_padding: ClassVar[bool] = False
-    # Whether `answer_ids` returns the model's outputs for padding, too.
+    # Whether `answer_ids` also returns the model's outputs for padding.
     returns_padding: ClassVar[bool] = False
-    # The method of TensorFlow Serving besides "predict", if any. To classify,
-    # `answer` also returns `classes` and `scores`; to regress, `outputs`.
+    # TensorFlow Serving's method in addition to "predict". For "classify",
+    # `answer` also returns `classes` and `scores`; for "regress", `outputs`.
     method: ClassVar[Literal["classify", "regress"] | None] = None
-    # The fields of `SavedModelConfig` that this head reads, without fields that
-    # all heads read. The head has an attribute for each field.
+    # The fields of `SavedModelConfig` that this head reads, except fields that
+    # all heads read. By default, the head has attributes with these names.
     flags: ClassVar[tuple[str, ...]] = ()
-    # Whether exports have the signature `attention`: it needs a row per text.
+    # Whether exports have the signature `attention`, with one row per text.
     has_attention: ClassVar[bool] = True
-    # Arguments of `modeling.inference.prepare` that drop parts of the model if
-    # the head does not read their outputs.
+    # Arguments of `modeling.inference.prepare` that drop the parts of the model
+    # that this head does not need.
     model_values: ClassVar[Mapping[str, Any]] = {}
-    # The maximum number of rows to compute at once if a text can have any
+    # The maximum number of rows per call of the model if a text can have any
     # number of rows; None if every text has one row.
     max_rows_at_once: ClassVar[int | None] = None
-    # The limit for `answer_ids` in exports that also take strings. Exports that
-    # take ids alone compute all rows of a request at once.
+    # The maximum number of rows per call for requests with token ids. Exports
+    # with --ids_only have no maximum.
     max_ids_rows_at_once: ClassVar[int | None] = None
 
     tokenizer: BertTokenizer
@@ -180,7 +180,7 @@ class ServingHead:
         `input_mask` and `segment_ids`, each <int32>[B, T].
 
         Args:
-          strings: A tensor for each of `inputs`.
+          strings: A tensor for each name in the attribute `inputs`.
         """
         tokens = [self.tokenizer.tokenize(strings[x]) for x in self.inputs]
         first, second = (*tokens, None)[:2]
@@ -208,7 +208,7 @@ class ServingHead:
         By default each text or pair is truncated to one row.
 
         Args:
-          strings: A tensor for each of `inputs`.
+          strings: A tensor for each name in the attribute `inputs`.
         """
         return Rows(self.attention_rows(strings))
 
@@ -230,7 +230,7 @@ class ServingHead:
             return answer
         probs = answer["probabilities"]
         shape = tf.shape(probs)
-        # Choices have no labels, so their class names are their numbers.
+        # Choices have no labels, so their numbers are the names of the classes.
         names = self.labels or tf.strings.as_string(tf.range(shape[1]))
         classes = tf.broadcast_to(names, shape)
         return answer | {"classes": classes, "scores": probs}
@@ -247,7 +247,7 @@ class ServingHead:
         return self.max_rows_at_once
 
     def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns the tensors to keep of the model's outputs for some rows.
+        """Returns the tensors that `answer` needs of the outputs for some rows.
 
         `answer` reads the result in place of the model's outputs. By default,
         the result has the outputs that the attribute `outputs` names.

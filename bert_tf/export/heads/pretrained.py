@@ -1,6 +1,6 @@
 """Serving heads that need no fine-tuning: [MASK]s, next sentence, embeddings.
 
-Shapes, in addition to those of `head`:
+Shapes, in addition to the shapes of `head`:
   P: maximum number of [MASK]s in a text.
   k: candidates.
 """
@@ -35,8 +35,8 @@ NEXT_SENTENCE_LABELS = ("is_next", "not_next")
 _IS_MASK = "is_mask"
 _IDS = "best_ids"
 _PROBABILITIES = "best_probabilities"
-# At most this many logits per call, 128 MiB, or else rows with nothing but
-# [MASK]s would take gigabytes. Their probabilities take another 128 MiB.
+# Maximum number of logits per call; logits and probabilities take 128 MiB each.
+# Without a limit, rows of nothing but [MASK]s would take gigabytes.
 _MAX_LOGITS = 1 << 25
 
 
@@ -47,7 +47,7 @@ class FillMask(ServingHead):
     Only [MASK] is special in a text; "[SEP]" is ordinary text. Tokens
     beyond the maximum length are truncated, including [MASK]s.
 
-    Args, in addition to those of `ServingHead`:
+    Args, in addition to the arguments of `ServingHead`:
       top_k: The number of candidates.
 
     Raises:
@@ -93,7 +93,7 @@ class FillMask(ServingHead):
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(
             parts.flat_values
         )
-        # In its text, a part begins where the [MASK] before the part ends.
+        # Find the byte in the text where each part begins, after a [MASK].
         size = len(MASK)
         sizes = tf.strings.length(parts.flat_values) + size
         begins = tf.cumsum(sizes, exclusive=True)
@@ -153,7 +153,7 @@ class FillMask(ServingHead):
     ) -> dict[str, tf.Tensor]:
         """Returns `answer` and `token_ids` <int32>[B, P, k], padded with -1."""
         best = outputs if _IDS in outputs else self.condense(outputs)
-        # Not [..., tf.newaxis], which TensorFlow Lite cannot convert.
+        # Use `expand_dims`: TensorFlow Lite cannot convert [..., tf.newaxis].
         is_mask = tf.expand_dims(rows.state[_IS_MASK], -1)
         ids = tf.where(is_mask, best[_IDS], -1)
         tokens = self.tokenizer.tokens(tf.maximum(ids, 0))
@@ -198,12 +198,12 @@ class NextSentence(Classification):
 class Embeddings(ServingHead):
     """Serves the hidden states of a layer, pooled over the tokens of a text.
 
-    [CLS] and [SEP] count as tokens.
+    The pooled tokens include [CLS] and [SEP].
 
-    Args, in addition to those of `ServingHead`:
+    Args, in addition to the arguments of `ServingHead`:
       config: The configuration of the model.
       pooling: As for `heads.pool_tokens`.
-      layer: The index of the layer: 0 is the first layer, -1 the last.
+      layer: The index of the layer, 0 for the first layer, -1 for the last.
       normalize: Whether to scale each vector to length 1.
 
     Raises:
@@ -229,7 +229,7 @@ class Embeddings(ServingHead):
                 f"--layer must lie between {-count} and {count - 1}, as the "
                 f"model has {count} layers. Received: {self.layer}."
             )
-        # Drop all later layers, so that this layer becomes the last one.
+        # Drop the layers after `layer`, so that `layer` becomes the last one.
         config = dataclasses.replace(
             self.config, num_hidden_layers=self.layer % count + 1
         )

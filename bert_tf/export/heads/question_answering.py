@@ -1,11 +1,11 @@
 """The serving head of extractive question answering (SQuAD).
 
-Shapes, in addition to those of `head`:
+Shapes, in addition to the shapes of `head`:
   B: number of questions.
   R: number of windows; a paragraph without tokens has none.
   n: n_best_size.
   k: number of candidate starts and ends of a window.
-  S: spans of all questions.
+  S: number of spans of all questions.
 """
 
 import dataclasses
@@ -30,13 +30,13 @@ from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.text import packing
 
 _QUESTION, _CONTEXT = "question", "context"
-# [CLS], and [SEP] after the question and after the paragraph.
+# A row is [CLS] question [SEP] paragraph [SEP], so it has three special tokens.
 _NUM_SPECIAL_TOKENS = 3
-# Words are separated as in `bert_tf.tasks.squad.examples`.
+# Separates words in the same way as `bert_tf.tasks.squad.examples`.
 _WHITE_SPACE = "[ \t\r\n\u202f]+"
 _NOWHERE = -1
-# Longer spans are compared by offsets, not by text. Otherwise a word of many
-# megabytes would be copied for each of hundreds of spans that contain it.
+# Maximum bytes of spans to compare by text. Longer spans are compared by
+# offsets, or a word of many megabytes would be copied for hundreds of spans.
 _MAX_BYTES_COMPARED = 1024
 
 
@@ -44,8 +44,8 @@ _MAX_BYTES_COMPARED = 1024
 class QuestionAnswering(head.ServingHead):
     """Serves SQuAD models; predicts the answers that `SquadTask` predicts.
 
-    Args, in addition to those of `ServingHead`:
-      task: The settings of windows and of the choice of answers.
+    Args, in addition to the arguments of `ServingHead`:
+      task: The task, which chooses answers and has the settings of windows.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for the paragraph.
@@ -62,7 +62,7 @@ class QuestionAnswering(head.ServingHead):
         "n_best_size",
         "max_answer_length",
     )
-    # Bounds the memory: a book has thousands of windows.
+    # Limits the memory of a call, as a book has thousands of windows.
     max_rows_at_once = 32
 
     task: SquadTask
@@ -100,11 +100,11 @@ class QuestionAnswering(head.ServingHead):
         of the original.
 
         Returns:
-          The rows, [CLS] question [SEP] window of the paragraph [SEP]. The
-          state is `contexts` <string>[B], without bytes that are not UTF-8;
-          `questions` <int32>[R], ascending; `starts` and `ends` <int32>[R, T],
-          the byte offsets of each token in the context, or -1; and
-          `is_max_context` <bool>[R, T].
+          The rows, [CLS] question [SEP] window of the paragraph [SEP]. Their
+          state has `contexts` <string>[B], without invalid UTF-8; `questions`
+          <int32>[R], the question of each window, ascending; and
+          `is_max_context` <bool>[R, T]. The state's `starts` and `ends`
+          <int32>[R, T] are each token's byte offsets in the context, or -1.
         """
         task = self.task
         contexts = tf.strings.unicode_transcode(
@@ -117,7 +117,7 @@ class QuestionAnswering(head.ServingHead):
         query_lengths = tf.minimum(query_lengths, task.max_query_length)
         room = self.max_seq_length - _NUM_SPECIAL_TOKENS - query_lengths
         stride = tf.minimum(room, task.doc_stride)
-        # The number of strides until a window has the last token, rounded up.
+        # Count the strides until a window has the last token; round up.
         steps = -((room - doc_lengths) // stride)
         counts = tf.where(doc_lengths > 0, 1 + tf.maximum(steps, 0), 0)
         questions = tf.repeat(tf.range(tf.size(counts)), counts)
@@ -168,10 +168,10 @@ class QuestionAnswering(head.ServingHead):
         """Tokenizes each word by itself, as `tasks.squad.features` does.
 
         Returns:
-          Ids, ragged <int32>[B, None], and their starts and ends in the text,
-          in bytes, <int32>[tokens] each.
+          Token ids, ragged <int32>[B, None], and the byte offsets of the
+          tokens' starts and ends in the text, <int32>[tokens] each.
         """
-        # This operator would end the text at a NUL, so replace each NUL.
+        # Replace each NUL, at which `regex_split_with_offsets` would stop.
         without_nul = tf.strings.regex_replace(text, r"\x00", "-")
         _, *places = tf_text.regex_split_with_offsets(without_nul, _WHITE_SPACE)
         word_starts, word_ends = (tf.cast(x, tf.int32) for x in places)
@@ -205,12 +205,11 @@ class QuestionAnswering(head.ServingHead):
         """Chooses the answers that `SquadTask` predicts.
 
         Returns:
-          `answer` <string>[B], "" for none; `start` and `end` <int32>[B], in
-          characters of the context as Python counts them, -1 for none: the
-          answer is `context[start:end]`. `score` and `no_answer_score`
-          <float32>[B], the probabilities of the answer and of "no answer"
-          among the n best. In SQuAD 1.1, where every question has an answer,
-          `no_answer_score` is 0.
+          `answer` <string>[B], "" for none. `start` and `end` <int32>[B], in
+          characters, so that `context[start:end]` is the answer in Python; -1
+          for no answer. `score` and `no_answer_score` <float32>[B], the
+          probabilities of the answer and of "no answer" among the n best. In
+          SQuAD 1.1, where every question has an answer, `no_answer_score` is 0.
         """
         task = self.task
         start_logits, end_logits = task.select_outputs(outputs).values()
@@ -265,16 +264,16 @@ def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
     Source: _check_is_max_context (run_squad.py:513-547 of the original).
 
     Args:
-      tokens: <int32>[R, T], indices of the paragraphs' tokens, or -1.
+      tokens: <int32>[R, T], indices into the tokens of all paragraphs, or -1.
       num_tokens: <int32>[], the number of tokens of all paragraphs.
 
     Returns:
-      <bool>[R, T], False for all but tokens of the paragraph.
+      <bool>[R, T], always False for tokens outside the paragraph.
     """
     is_token = tokens >= 0
     left = tf.cumsum(tf.cast(is_token, tf.int32), axis=1, exclusive=True)
     count = tf.math.count_nonzero(is_token, 1, keepdims=True, dtype=tf.int32)
-    # Compute as `tasks.squad.features` does, or rounding could break a tie.
+    # Compute as `tasks.squad.features` does, or rounding could decide a tie.
     context = tf.cast(tf.minimum(left, count - 1 - left), tf.float64)
     score = context + 0.01 * tf.cast(count, tf.float64)
     # `unsorted_segment_max` ignores the index -1, so padding has no effect.
@@ -298,7 +297,7 @@ class _Spans(NamedTuple):
       ends: <int32>[S].
       start_logits: <float64>[S].
       end_logits: <float64>[S].
-      splits: <int64>[B + 1], the index of each question's first span, then S.
+      splits: <int64>[B + 1]; question b has spans splits[b]:splits[b + 1].
     """
 
     questions: tf.Tensor
@@ -319,13 +318,13 @@ def _find_spans(
 ) -> _Spans:
     """Pairs the best starts of each window with its best ends.
 
-    Spans with equal scores are in the original's order.
+    Spans with equal scores are ordered as in the original BERT code.
 
     Args:
       start_logits: <float32>[R, T], padding included.
       end_logits: <float32>[R, T].
       rows: The windows.
-      task: The task, which has the limits.
+      task: The task, with `n_best_size` and `max_answer_length`.
     """
     state = rows.state
     if task.mask_padding:
@@ -340,7 +339,7 @@ def _find_spans(
     may_start = tf.gather(state["is_max_context"], starts, batch_dims=1)
     first_bytes = tf.gather(state["starts"], starts, batch_dims=1)
     last_bytes = tf.gather(state["ends"], ends, batch_dims=1)
-    # [R, k, k]
+    # The lengths of all pairs of a start and an end, <int32>[R, k, k].
     length = 1 + ends[:, tf.newaxis] - starts[..., tf.newaxis]
     is_span = (
         may_start[..., tf.newaxis]
@@ -351,7 +350,7 @@ def _find_spans(
     row, start, end = tf.unstack(tf.where(is_span), num=3, axis=1)
     start, end = tf.stack([row, start], 1), tf.stack([row, end], 1)
     questions = tf.gather(state["questions"], row)
-    # Add the logits as float64, as Python does.
+    # Add the logits in float64, as `SquadTask` does, or ranks could differ.
     start_logits = tf.cast(tf.gather_nd(start_logits, start), tf.float64)
     end_logits = tf.cast(tf.gather_nd(end_logits, end), tf.float64)
     order = tf.argsort(
@@ -385,7 +384,7 @@ def _null_scores(
 ) -> tf.Tensor:
     """Returns the "no answer" score of each question, <float64>[B].
 
-    The score is the minimum over the question's windows, and 0 without windows.
+    The score is the minimum over the question's windows; 0 without a window.
     """
     scores = tf.math.unsorted_segment_min(
         tf.cast(start_logits[:, 0], tf.float64)
@@ -437,7 +436,7 @@ class _Chosen(NamedTuple):
 
     Attributes:
       is_answered: <bool>[B], whether the best span was chosen.
-      score: <float64>[B], the probability of the choice.
+      score: <float64>[B], the probability of the chosen answer.
       no_answer_score: <float64>[B].
     """
 
@@ -465,7 +464,7 @@ def _choose(
         best = tf.where(has_span, _softmax(scores)[:, 0], 0)
         return _Chosen(has_span, best, tf.zeros_like(best))
     n_best_size = scores.shape[1]
-    # If "no answer" is among the n best, the last of the n spans is dropped.
+    # Drop the last of the n spans if "no answer" is among the n best.
     num_ahead = tf.math.count_nonzero(
         scores >= nulls[:, tf.newaxis], axis=1, dtype=tf.int32
     )

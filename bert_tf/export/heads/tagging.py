@@ -2,7 +2,7 @@
 
 Shapes:
   B: number of texts.
-  W: words of the longest text.
+  W: number of words of the longest text.
   R: rows that the model gets, one for each window; at least B.
   T: row length.
   L: number of labels.
@@ -34,13 +34,13 @@ class Tagging(ServingHead):
 
     Long texts are cut into windows.
 
-    Args, in addition to those of `ServingHead`:
+    Args, in addition to the arguments of `ServingHead`:
       task: The task, which decodes the outputs.
       doc_stride: The maximum distance in tokens between the starts of two
-        windows; None for one window: words after it get the tag "O".
+        windows; None for a single window, after which words get the tag "O".
 
     Raises:
-      UserError: If tokens between windows would be lost.
+      UserError: If `doc_stride` would skip tokens between windows.
     """
 
     kinds = ("tagging",)
@@ -85,10 +85,10 @@ class Tagging(ServingHead):
         """Splits texts into words, and tokenizes each word by itself.
 
         Returns:
-          Rows with a state of `words` <string>[B, W], padded with "", and
-          `starts`, `ends`, `rows` and `positions`, each <int32>[B, W], padded
-          with -1: the offsets of each word in the text, and the row and the
-          position of its first token, both -1 for a word without tokens.
+          Rows with a state of tensors [B, W]. `words` <string> is padded with
+          "", numbers with -1. `starts` and `ends` <int32> are the offsets of
+          each word in the text. `rows` and `positions` <int32> locate the first
+          token of each word; both are -1 for a word without tokens.
         """
         words, tokens = self._tokenize(strings["text"])
         windows = word_windows.cut(
@@ -98,7 +98,7 @@ class Tagging(ServingHead):
             self.max_seq_length - 2,
             self.doc_stride,
         )
-        # [CLS] has position 0, so add 1 to the positions of the tokens.
+        # Add 1 to each token's position, as [CLS] has position 0.
         positions = tf.where(windows.rows < 0, _NONE, windows.places + 1)
         state = {"words": words.texts.to_tensor("")}
         for name, values in (
@@ -137,9 +137,9 @@ class Tagging(ServingHead):
         """Returns the words of each text with their tags and offsets.
 
         Returns:
-          `words` and `tags` <string>[B, W], padded with ""; `starts` and
-          `ends` <int32>[B, W], in characters as Python counts them, padded
-          with -1: a word is `text[start:end]`.
+          `words` and `tags` <string>[B, W], padded with "". `starts` and
+          `ends` <int32>[B, W], in characters, so that `text[start:end]` is a
+          word in Python; padded with -1.
         """
         state = rows.state
         tags = self.task.decode(outputs, state["rows"], state["positions"])

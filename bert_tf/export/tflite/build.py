@@ -8,7 +8,7 @@ Shapes:
   B: number of texts or pairs of texts.
   R: rows.
   T: tokens per row.
-  C: choices per row, only for multiple choice.
+  C: number of choices, only for multiple choice.
 """
 
 import copy
@@ -30,15 +30,15 @@ from bert_tf.flags.export import TfliteConfig
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import LiteTokenizer
 
-# Outputs of the SavedModel that the file omits. The Task Library rejects
-# classifiers with several outputs; MediaPipe reads each output as class scores.
+# Outputs that .tflite files omit. The Task Library rejects classifiers with
+# several outputs, and MediaPipe reads each output as class scores.
 OMITTED_FOR_IDS = ("logits",)
 
-# Heads that answer with parts of the text, which clients cut out by offsets.
+# Heads that answer with parts of a text; clients cut these out by offsets.
 HEADS_WITH_OFFSETS = ("tagging", "question_answering")
 
 _SCRIPT = "export/tflite.py"
-# Flags that export/savedmodel.py has, too.
+# Flags that export/tflite.py shares with export/savedmodel.py.
 _SHARED = ("model_dir", "max_seq_length", "head", "pair", "pooling")
 _SHARED += ("layer", "normalize", "top_k")
 _NONE = -1
@@ -48,8 +48,8 @@ _NONE = -1
 class Build(savedmodel.Export):
     """The model, in float32, and the settings of a .tflite file.
 
-    If the file takes strings, `adapt` limits the head to operators of
-    TensorFlow Lite, to rows of one length, and to one row for each text.
+    If the file takes strings, the function `adapt` limits the head to operators
+    of TensorFlow Lite, to rows of a fixed length, and to one row per text.
     """
 
     config: TfliteConfig
@@ -72,7 +72,7 @@ def prepare(config: TfliteConfig, origin: str | None = None) -> Build:
 
     Raises:
       UserError: If the flags do not fit the model, or TensorFlow Lite cannot
-        run it.
+        run the model.
     """
     shared = {name: getattr(config, name) for name in _SHARED}
     export = savedmodel.prepare(
@@ -85,7 +85,7 @@ def prepare(config: TfliteConfig, origin: str | None = None) -> Build:
     )
     is_classifier = export.name == "classification" and config.input == "ids"
     if is_classifier and not config.dynamic_shapes:
-        # MediaPipe needs fixed shapes.
+        # Set the shape, because MediaPipe needs fixed shapes.
         config = dataclasses.replace(
             config,
             batch_size=config.batch_size or 1,
@@ -143,12 +143,12 @@ def make_function(
 ) -> tuple[Callable[..., dict[str, tf.Tensor]], dict[str, tf.TensorSpec]]:
     """Returns the function of a file and the specs of its inputs, by name.
 
-    The inputs are strings, <string>[B] or choices <string>[B, C], or they are
+    The inputs are strings <string>[B] and choices <string>[B, C], or ids in
     `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T] or
-    [R, C, T]. A free dimension is None. For ids, the outputs are the same as in
+    [R, C, T]. Specs have None for a free dimension. For ids, outputs are as in
     an ids-only SavedModel, without `OMITTED_FOR_IDS`. For strings,
-    `HEADS_WITH_OFFSETS` return numbers for each token and the token's byte
-    offsets: `starts` and `ends` <int32>[B, T], -1 for tokens outside the text.
+    `HEADS_WITH_OFFSETS` return numbers for each token, and the byte offsets
+    `starts` and `ends` <int32>[B, T], -1 for tokens outside the text.
     """
     head, model = build.head, build.model
 
@@ -175,8 +175,8 @@ def make_function(
 
 def pack(build: Build, strings: Mapping[str, tf.Tensor]) -> Rows:
     """Packs strings; for `HEADS_WITH_OFFSETS`, `Rows.state` has offsets."""
-    # `reshape` fails if inputs differ in their numbers of rows. Without it, a
-    # single row would be broadcast to the rows of another input.
+    # `reshape` raises an error if inputs differ in their numbers of rows. A
+    # single row would otherwise be broadcast to the rows of another input.
     count = tf.shape(next(iter(strings.values())))[:1]
     strings = {
         name: tf.reshape(x, tf.concat([count, tf.shape(x)[1:]], 0))

@@ -2,20 +2,20 @@
 
 An int8 matrix has one scale for all of its columns. In BERT a few columns of
 the output of a block's second dense layer are a hundred times greater than the
-other columns, which then lose almost all of their precision. So each column is
-divided by its greatest value, and multiplied by this value again in float32.
-The division costs nothing, as the kernel absorbs it.
+other columns. The other columns then lose almost all of their precision. So
+each column is divided by its greatest value before quantization, and multiplied
+by that value in float32. The division is part of the kernel and costs nothing.
 
-The inputs of dense layers, too, have a few columns that are ten times greater
-than the rest. Only these columns are scaled down, to the size of the greatest
-other columns, and the kernel's rows are scaled up to compensate. Scaling all
-columns would cost the kernel more precision than the inputs gain.
+The inputs of dense layers also have a few columns that are ten times greater
+than the rest. Only these columns are divided, down to the greatest usual value,
+and the matching rows of the kernel are multiplied. Dividing all columns would
+lose more precision in the kernel than it would gain in the inputs.
 
 Sources:
   Bondarenko et al., 2021, https://arxiv.org/abs/2109.12948, sections 3 and
-    4.1, who find these columns, and give each group of columns its own scale.
-  Xiao et al., 2022, https://arxiv.org/abs/2211.10438, equation 3, who divide
-    inputs and multiply kernels, but in all columns.
+    4.1, find these columns, and give each group of columns its own scale.
+  Xiao et al., 2022, https://arxiv.org/abs/2211.10438, equation 3, divide inputs
+    and multiply kernels, but in all columns.
 """
 
 import collections
@@ -43,10 +43,10 @@ from bert_tf.io import terminal
 from bert_tf.modeling.layers import Projection
 
 SIGNATURE = "serving_default"
-# The converter has this option only as an undocumented attribute.
+# A converter option that exists only as an undocumented attribute.
 _PER_TENSOR = "_experimental_disable_per_channel_quantization_for_dense_layers"
 
-# TF-Text's operators that tokenization needs.
+# TF-Text's operators that tokenization in a .tflite file needs.
 TEXT_OPERATORS = frozenset(
     {
         "FastBertNormalize",
@@ -54,11 +54,11 @@ TEXT_OPERATORS = frozenset(
         "RaggedTensorToTensor",
     }
 )
-# Operators that stay in float32. Sums with the attention mask: one int8 scale
-# cannot hold both its -10000 and the other values. Softmax, layer normalization
-# and residual sums: a few large values would use up most of the 256 steps.
-# Products of two activations: they are slow in int8. ONE_HOT: the converter
-# writes its zeros as the byte 0, which means 0.5 at the scale of its result.
+# Operators that stay in float32. In int8, one scale could not hold both -10000
+# of the attention mask and other values. In softmax, layer normalization and
+# residual sums, a few large values would use up most of the 256 steps. Products
+# of two activations are slow in int8. For ONE_HOT, the converter writes zeros
+# as the byte 0, which means 0.5 at the scale of the result.
 _FLOAT_OPERATORS = (
     "ADD",
     "SUB",
@@ -72,11 +72,11 @@ _FLOAT_OPERATORS = (
     "ONE_HOT",
 )
 
-# The share of input columns that are not scaled. The error of the logits was
-# much the same for shares from 0.67 to 0.99.
+# The share of input columns that are not scaled. Shares from 0.67 to 0.99 gave
+# about the same error of the logits.
 _USUAL = 0.98
 
-# A function that returns the inputs of each call of the model, by name.
+# A function that returns samples, each with the model's inputs by name.
 Samples = Callable[[], Iterable[Mapping[str, np.ndarray]]]
 _BUILTINS = {
     number: name
@@ -102,10 +102,10 @@ def convert(
         "float16" for float16 weights; "dynamic" for int8 weights, with
         activations quantized only for products; "full_int8" for int8 weights
         and activations.
-      samples: Returns inputs to calibrate "full_int8"; otherwise unused.
+      samples: Returns inputs to calibrate "full_int8"; else not used.
       text_operators: Whether the file may have TF-Text's operators.
       per_tensor: Whether a dense layer has one scale instead of one per
-        column. Runtimes before 2.15 need this.
+        column, as runtimes before 2.15 need.
 
     Raises:
       UserError: If the file would need TensorFlow's own operators, or custom
@@ -171,7 +171,7 @@ def operators(content: bytes) -> collections.Counter[str]:
     names = [
         code.customCode.decode()
         if code.customCode
-        # `builtinCode` is 0 in old files, and at least the other in new files.
+        # Take the greater of the two codes: old files have `builtinCode` 0.
         else _BUILTINS[max(code.builtinCode, code.deprecatedBuiltinCode)]
         for code in model.operatorCodes
     ]
@@ -192,7 +192,7 @@ def _quantize(
 ) -> bytes:
     """Quantizes the weights and activations of dense layers of a float32 file.
 
-    Samples may have any size that the file takes. If `per_tensor`, a dense
+    Samples may have any shape that the file takes. If `per_tensor`, a dense
     layer has one scale instead of one per column.
     """
     # Calibrate here: the converter supports only samples of one length, and
@@ -200,12 +200,12 @@ def _quantize(
     calibrator = calibrators.Calibrator(
         calibrators.add_intermediate_tensors(content), [], []
     )
-    # Each new interpreter of TensorFlow warns that LiteRT's should be used.
+    # Ignore TensorFlow's warning that LiteRT's interpreter should be used.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for sample in samples():
             # Feed each sample in its own call, as a call resizes inputs only
-            # once. `calibrate` would also write the file in each call.
+            # once. Do not use `calibrate`, which would also write the file.
             calibrator._feed_tensors(lambda sample=sample: [sample], True)
     return lite_convert.mlir_quantize(
         calibrator.calibrate(lambda: ()),  # The samples were fed above.
@@ -218,8 +218,8 @@ def _quantize(
 def scaled_columns(model: keras.Model, samples: Samples) -> Iterator[None]:
     """Scales the columns of dense layers while the `with` block runs.
 
-    The scales are measured on samples. The model is from `inference.prepare`,
-    and its outputs change only by rounding.
+    The scales are measured on samples. `inference.prepare` must have built the
+    model. The outputs of the model change only by rounding.
     """
     projections = [
         layer

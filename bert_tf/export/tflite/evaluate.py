@@ -40,16 +40,16 @@ from bert_tf.text.tokenizer import BertTokenizer
 
 _EVAL_FLAG = "--eval_file"
 _CALIBRATION_FLAG = "--representative_file"
-# More rows would hardly change the scales of int8 numbers.
+# Maximum rows to calibrate with; more would hardly change the int8 scales.
 MAX_CALIBRATION_ROWS = 256
 _LABEL_COLUMN = "label"
 _TEXT_PAIR = "text_pair"
 # The heads that have a fine-tuning task.
 _KINDS = frozenset(task.kind for task in registry.TASKS.values())
-# Rows per call of the model, and per call of a file that takes any number.
+# Rows per call of the model, and of a file that takes any number of rows.
 _BATCH_SIZE = 16
 _TIMED_ROWS = 32
-# Rounds up row lengths: for each new length, the interpreter allocates memory.
+# Round row lengths up to multiples of this: each new length allocates memory.
 _STEP = 8
 # Kinds of tasks whose official metric is in percent, not between 0 and 1.
 _IN_POINTS = (SquadTask.kind,)
@@ -72,11 +72,11 @@ class Scores:
 
     Attributes:
       metric: The name of the task's main metric.
-      score: The score of the file in percent. A score for which less is better
-        is not in percent but in its own unit.
+      score: The score of the file, in percent if more is better, else in the
+        metric's own unit.
       model_score: The score of the model, in the same unit.
-      drop: The points that the file loses, negative if the file is better. For
-        a metric that is an error, its increase in percent.
+      drop: The points by which the file scores below the model, negative if
+        above. If less is better, the increase of the score in percent.
       milliseconds: The median time of a row with one thread; rows have their
         own lengths, or the fixed length of the file.
     """
@@ -165,7 +165,7 @@ def predict(file: LiteModel, rows: EvalSet) -> list[Any]:
     if not _is_classification(task):
         return task.predict(rows.examples, features, outputs, rows.tokenizer)
     values = np.stack(outputs.get("probabilities") or outputs["score"])
-    # Average over the windows of each example, which are consecutive.
+    # Average over the windows of each example, which are consecutive rows.
     _, firsts, counts = np.unique(
         features.examples, return_index=True, return_counts=True
     )
@@ -178,7 +178,7 @@ def compute_outputs(
 ) -> dict[str, list[np.ndarray]]:
     """Returns a list with one array per row for each output, by name.
 
-    `Task.select_outputs` gives the names; for classification, the file does.
+    The names are from `Task.select_outputs`; for classification, from the file.
     """
     outputs: dict[str, list] = {}
     task, count = rows.task, len(rows.features)
@@ -191,12 +191,12 @@ def compute_outputs(
             answer = file.run(_inputs(file, rows, part))
             if task.variant is None and not _is_classification(task):
                 if "probabilities" in answer:
-                    # Probabilities rank the choices as logits do.
+                    # Probabilities rank choices in the same order as logits.
                     answer = {"logits": answer["probabilities"]}
                 answer = task.select_outputs(answer)
             for name, values in answer.items():
                 of_rows = outputs.setdefault(name, [None] * count)
-                # `zip` drops further rows of the call, which are padding.
+                # `zip` ignores the rows that only fill up the call.
                 for row, value in zip(part, np.asarray(values), strict=False):
                     of_rows[row] = value
             bar.update(len(part))
@@ -290,7 +290,7 @@ def _task_of(build: Build, flag: str) -> Task:
     """Returns the task of a model, with the row length of the file.
 
     Raises:
-      UserError: If the head has no task; the flag needs one.
+      UserError: If the head has no task.
     """
     if build.name not in _KINDS:
         raise UserError(
@@ -330,11 +330,11 @@ def read_calibration_set(build: Build) -> Samples:
 
     Returns:
       A function that yields the inputs of the model for rows sampled evenly
-      from the file: single rows of their own length, or batches of the fixed
-      size and length of the .tflite file.
+      from the file. The inputs are single rows of their own length, or batches
+      of the fixed size and length of the .tflite file.
 
     Raises:
-      UserError: If the file is empty, or of another task.
+      UserError: If the file is empty or does not fit the model's task.
     """
     path = build.config.representative_file
     files.require_file(path, _CALIBRATION_FLAG)
