@@ -1,7 +1,7 @@
 """The features of a pretraining record: names, dtypes and shapes.
 
-The names are the original's (create_pretraining_data.py:95-160), so the
-original can train on record files of this project, and the reverse.
+The names come from the original (create_pretraining_data.py:95-160), so each
+project can train on record files of the other.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ class Feature:
     Attributes:
       name: The key in the `tf.train.Example`.
       stored_dtype: The dtype in the record.
-      dtype: The dtype of the model's input; the original casts int64 to int32.
-      length: The setting that has the number of values; "one" for one value.
+      dtype: The dtype of the model's input; int64 is cast to int32.
+      length: The setting for the number of values, or "one" for a single value.
     """
 
     name: str

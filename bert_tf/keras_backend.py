@@ -8,10 +8,10 @@ from bert_tf.errors import UserError
 
 
 def _configured_backend() -> str:
-    """Returns the backend that Keras will choose, without importing it.
+    """Returns the backend that Keras will choose, without importing Keras.
 
-    As in Keras, KERAS_BACKEND comes first, then `keras.json`. Errors in
-    `keras.json` are ignored.
+    As in Keras, the variable KERAS_BACKEND overrides `keras.json`, and errors
+    in `keras.json` are ignored.
     """
     backend = os.environ.get("KERAS_BACKEND")
     if backend:

@@ -2,7 +2,7 @@
 
 Few-shot training follows SetFit (Tunstall et al., 2022,
 https://arxiv.org/abs/2209.11055): embeddings learn from pairs of texts with the
-same label; texts of the same step with other labels are the negatives. Logistic
+same label; texts of other labels in the same step are the negatives. Logistic
 regression on the embeddings then becomes the head of an ordinary classifier.
 The encoder gets the mean of its weights before and after training, which
 generalizes better (Wortsman et al., 2022, https://arxiv.org/abs/2109.01903).
@@ -49,9 +49,9 @@ from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.losses import TaskObjective
 
-# Minimum number of pairs in an epoch, so that few texts still give many steps.
+# An epoch has at least this many pairs, so few texts still give many steps.
 _LEAST_PAIRS = 256
-# Inverse L2 penalty: large, as embeddings of length 1 need large weights.
+# The inverse penalty is large: embeddings of length 1 need large weights.
 _INVERSE_PENALTY = 10.0
 _MAX_ITERATIONS = 1000
 _FOLDS = 10
@@ -118,7 +118,7 @@ class FewLabels(ObjectiveSource):
 
     Args:
       reader: The data of the task.
-      config: The flags; the seed draws the pairs.
+      config: The flags; pairs are drawn with --seed.
       stored: The model that training starts from.
     """
 
@@ -128,7 +128,7 @@ class FewLabels(ObjectiveSource):
         super().__init__(reader)
         self._config = config
         self._stored = stored
-        # The result of `out_of_fold_logits`; `tune` fits a temperature to it.
+        # Logits from heads not fitted to the text; `tune` fits a temperature.
         self._logits: np.ndarray | None = None
 
     def read(self) -> tuple[int, GroupedRows]:
@@ -190,11 +190,11 @@ def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
     """Returns pairs of texts with equal labels; uses all texts equally often.
 
     A round pairs every text with another text of its label. Rounds repeat until
-    there are 256 pairs: 32 rounds for 8 texts. With label_ids [0, 0, 1, 1, 1] a
-    round may be [[0, 1], [1, 0], [4, 3], [2, 4], [3, 2]].
+    there are at least 256 pairs: 8 texts need 32 rounds. With the label_ids
+    [0, 0, 1, 1, 1] a round may be [[0, 1], [1, 0], [4, 3], [2, 4], [3, 2]].
 
     Args:
-      label_ids: <int32>[N], at least two texts of each label.
+      label_ids: <int32>[N]; each label needs at least two texts.
       seed: The seed of the pairs.
 
     Returns:
@@ -227,7 +227,7 @@ def fit_head(
 
     Args:
       embeddings: <float32>[N, H].
-      label_ids: <int32>[N]; every label occurs.
+      label_ids: <int32>[N]; every label must occur.
       class_weights: The weight of each label, or None.
     """
     weights = class_weights and np.take(class_weights, label_ids)
@@ -249,8 +249,8 @@ def out_of_fold_logits(
 ) -> np.ndarray:
     """Returns <float64>[N, L]: each text's logits from a head not fitted to it.
 
-    Takes the arguments of `fit_head`, with embeddings from before training.
-    Trained embeddings, or a head that saw the text, would be too confident.
+    Takes the arguments of `fit_head`, with embeddings from before training:
+    trained embeddings, or a head that saw the text, would be overconfident.
     """
     folds = min(_FOLDS, np.bincount(label_ids).min())
     weights = class_weights and np.take(class_weights, label_ids)

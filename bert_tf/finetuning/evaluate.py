@@ -34,7 +34,7 @@ RESULTS_FILE = "eval_results.json"
 
 Metrics = dict[str, float]
 
-# The dev metrics by name, and the `step` of the model.
+# Dev metrics by name; the key `step` has the training step of the model.
 Evaluation = Mapping[str, float]
 
 
@@ -46,7 +46,7 @@ class DevSelection:
     evaluations are at steps 2 and 5.
 
     Args:
-      task: The task's metric selects the best evaluation.
+      task: The task; its metric selects the best evaluation.
       steps_per_epoch: Steps in an epoch, possibly fractional.
 
     Attributes:
@@ -69,7 +69,7 @@ class DevSelection:
         numbers = range(1, math.ceil(last_step / every) + 1)
         self._steps = {min(round(x * every), last_step) for x in numbers} - {0}
         if not config.selects_evaluation:
-            # Skip the last step: its model is evaluated after training anyway.
+            # Skip the last step, because it is evaluated after training anyway.
             self._steps = self._steps - {last_step} if config.do_eval else set()
 
     def next_stop(self, done: int) -> int:
@@ -120,7 +120,7 @@ class Evaluated:
 
     Attributes:
       task: The task, with the threshold selected on the split if requested.
-      metrics: The task's metrics and `loss`; empty without labels.
+      metrics: The task's metrics and `loss`; empty if the split has no labels.
     """
 
     task: Task
@@ -248,8 +248,8 @@ def evaluate_splits(
 
     Args:
       evaluator: The evaluator of the model.
-      task: The reader's task, possibly with a threshold.
-      compare: Returns further metrics of a split to report: the teacher's.
+      task: The task, possibly with a stored threshold.
+      compare: Returns more metrics of a split, such as the teacher's metrics.
       output_dir: The folder of results and predictions.
       global_step: The step of the model.
       before: Earlier results, kept for splits that are not evaluated now.
@@ -262,7 +262,7 @@ def evaluate_splits(
     test = task.splits(TEST) if evaluator.config.do_predict else ()
     results = {}
     for split in (*dev, *test):
-        # Select the threshold on the first dev set, as in the paper. Without a
+        # As in the paper, the first dev set selects the threshold. Without a
         # dev set, `task` keeps its threshold.
         evaluated = evaluator.evaluate(split, task, split in dev[:1])
         task = evaluated.task
@@ -323,9 +323,9 @@ def write_results(
 ) -> None:
     """Writes eval_results.json, and eval_results.txt in the original's format.
 
-    In the text file, a metric of the first dev split is named eval_<metric>, as
-    in the original. Another dev split adds the rest of its name, as in
-    eval_accuracy_mismatched. A test set's name comes first: test_accuracy.
+    The text file names a metric of the first dev split eval_<metric>, as the
+    original does. Split dev_mismatched gives eval_accuracy_mismatched, and
+    split test gives test_accuracy.
     """
     lines: dict[str, float | int] = {"global_step": global_step}
     first = next((x for x in results if x.startswith(DEV)), "")
@@ -336,7 +336,7 @@ def write_results(
             end = "" if split == first else split.removeprefix(DEV)
         lines |= {f"{start}{x}{end}": value for x, value in metrics.items()}
     if "loss" in results.get(first, {}):
-        # The original also writes this loss twice: as eval_loss and as loss.
+        # Write the loss again under the name `loss`, as the original does.
         lines["loss"] = results[first]["loss"]
     with training_output.writing("The results", output_dir):
         files.write_json(

@@ -28,26 +28,26 @@ from bert_tf.training.losses import Objective
 from bert_tf.training.losses import TaskObjective
 from bert_tf.training.preemption import Preemption
 
-# Folder in --output_dir that has the trials' folders, if there are several.
+# With several trials, this folder in --output_dir has a folder for each trial.
 RUNS_FOLDER = "runs"
-# In `identity`, this text and the name of a flag form the key of a model.
+# In `identity`, the key of a model is this text and the name of its flag.
 _MODEL_OF = "the model of --"
 _REVISION = "the revision of the model"
 
 
 class ObjectiveSource:
-    """Training data and objective of all trials: the labels of a task.
+    """Training data and objective of all trials; here, the labels of a task.
 
-    A subclass changes data or objective: distillation adds a teacher.
+    Subclasses change data or objective; distillation adds a teacher.
 
     Args:
       reader: The data of the task.
 
     Attributes:
       identity: JSON values that must not change when a trial resumes.
-      model_arguments: Arguments for the constructor of the trained model, in
-        addition to the task's.
-      card: Rows of the model card, by the heading above them.
+      model_arguments: Additional arguments for the constructor of the model to
+        train.
+      card: Heading in the model card to the rows below it.
     """
 
     identity: Mapping[str, Any] = {}
@@ -86,7 +86,7 @@ class Experiment:
 
     Attributes:
       stored: The model that trials start from, or the model to evaluate.
-      output_dir: --output_dir, or the folder of one of several trials.
+      output_dir: --output_dir; with several trials, the folder of this trial.
       trial: The hyperparameters of the trial; None until `trials` sets them.
     """
 
@@ -140,7 +140,7 @@ class Experiment:
     def identity(self) -> dict[str, Any]:
         """The JSON values that must not change when a trial resumes.
 
-        Files count by their contents, so a trial may resume from other paths.
+        Files are identified by their contents, so their paths may change.
         """
         config = self.config
         # Replace the lists of values in flags by the values of this trial.
@@ -177,8 +177,8 @@ class Experiment:
     ) -> None:
         """Checks that a trial resumes with the settings it was started with.
 
-        `before` is the `identity` when the trial started, and `where` names the
-        trial's folder. With --allow_changed_data changes are only logged.
+        `before` is the `identity` from the start of the trial; `where` is the
+        folder of the trial. With --allow_changed_data, changes are only logged.
         """
         if before is None:
             raise UserError(
@@ -187,7 +187,7 @@ class Experiment:
             )
         both = [dict(before), self.identity]
         if not all(_REVISION in each for each in both):
-            # Copies of downloaded models lack revisions: compare only hashes.
+            # Copies of models lack the revision, so compare only the hashes.
             for each in both:
                 each.pop(_REVISION, None)
         resume_checks.refuse(
@@ -207,7 +207,7 @@ def prepare(
     """Returns an experiment that learns from labels, after checking its data.
 
     Raises:
-      UserError: If data is missing or malformed, or differs among workers.
+      UserError: If data is missing, is malformed or differs between workers.
     """
     kinds = config.requested_splits()
     for kind in kinds:
@@ -250,9 +250,9 @@ def _name_data(values: Mapping[str, str]) -> dict[str, str]:
 def _hash_model(config: FinetuneConfig, stored: StoredModel) -> dict[str, str]:
     """Returns the hash and the revision of the model that a flag names.
 
-    A randomly initialized model is identified by its configuration: weights
-    drawn from the same seed may differ in the last bit on another machine, and
-    the trial must still resume there.
+    A randomly initialized model is identified by its configuration. On another
+    machine, weights drawn from the same seed may differ in the last bit, but
+    the trial must still resume.
     """
     for name in ("pretrained_model_dir", "init_checkpoint"):
         if getattr(config, name):

@@ -27,9 +27,9 @@ from bert_tf.tasks.task_files import TEST
 from bert_tf.training import checkpoints
 
 TABLE_FILE = "runs.txt"
-# Marks a trial as finished, as this file is written last in a trial's folder.
+# This file is written last in a trial's folder, so it marks a finished trial.
 _RUN_FILE = "run.json"
-# Files of the best trial that are not copied, because only resuming needs them.
+# Only resuming needs these files, so they are not copied from the best trial.
 _NOT_COPIED = ("best", "checkpoint", "model.ckpt-", "summaries", _RUN_FILE)
 
 
@@ -39,8 +39,8 @@ class FinishedTrial:
 
     Attributes:
       results: The metrics by split.
-      evaluated: The hashes of the files of the evaluated splits, by split.
-      failure: The message about a value that was not finite, or None.
+      evaluated: Evaluated split to the hash of its file.
+      failure: The error message about a value that is not finite, or None.
     """
 
     trial_config: TrialConfig
@@ -57,7 +57,7 @@ def read(experiment: Experiment) -> FinishedTrial | None:
     written = None
     if coordinator.is_chief and tf.io.gfile.exists(path):
         written = files.read_json_object(path)
-    # Other workers may not see the file yet, so the chief sends its contents.
+    # Other workers may not see run.json yet, so the chief sends its contents.
     written = coordinator.from_chief(written)
     if written is None:
         return None
@@ -127,7 +127,7 @@ def format_table(
 ) -> str:
     """Returns a table of trials, with mean and deviation over restarts.
 
-    Failed trials have no value.
+    For failed trials, the table shows "-" instead of metrics.
 
     Args:
       finished: The trials.
@@ -173,7 +173,7 @@ def format_table(
 def _summarize(trials: Sequence[Sequence[float | None]]) -> tuple[str, ...]:
     """Returns the number of trials with values, then means and deviations.
 
-    Each trial is a list of metric values: on dev, then on each test set.
+    `trials` has each trial's metric values on dev, then on each test set.
     """
     total = len(trials)
     number = sum(values[0] is not None for values in trials)

@@ -33,7 +33,7 @@ _OVERRIDES = (
     "left_to_right",
 )
 
-# Last part of the name of every head's kernel.
+# In every head, the name of the kernel ends with this part.
 _OUTPUT_WEIGHTS = "output_weights"
 
 
@@ -44,8 +44,8 @@ def read(config: FinetuneConfig) -> StoredModel:
     """Reads the model to train, or to evaluate without --do_train.
 
     Without --do_train and --pretrained_model_dir, reads the trained model of
-    --output_dir if it exists. Otherwise reads --pretrained_model_dir, or the
-    files in the original's flags, and applies flags that override the config.
+    --output_dir if it exists. In all other cases, reads the model that the
+    flags name, and applies flags that override its config.
     """
     trained = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
     is_trained = not (
@@ -239,12 +239,12 @@ def build_model(
 
     A stored model that was trained for a task with the same labels, in any
     order, keeps its head. Any other model gets a new head, or an error if
-    `keep_head` is true. For training, `config` has the flags that initialize
-    parts randomly. Other arguments go to the model's constructor.
+    `keep_head` is true. For training, `config` has the flags that select parts
+    to initialize randomly. The model's constructor gets `kwargs`.
 
     Raises:
-      UserError: If a head is missing, or --head_initializer_range has no
-        effect.
+      UserError: If the head to keep is missing, or --head_initializer_range has
+        no effect.
     """
     num_new_layers = config.reinit_layers if config else 0
     head_range = config.head_initializer_range if config else None
@@ -258,7 +258,7 @@ def build_model(
     elif keep_head:
         expected = task.to_json()
         if stored.task.get("kind") != task.kind:
-            # The task may have read its labels from this model: leave them out.
+            # Omit labels from the message: they may come from this model.
             expected |= {"labels": None}
         raise UserError(
             f"The model in {stored.path} is not fine-tuned for this task "
@@ -299,11 +299,11 @@ def build_model(
 def _scale_head(model: keras.Model, initializer_range: float) -> None:
     """Gives the output weights of a new head another standard deviation.
 
-    The weights were drawn with the configuration's range, so they are
-    multiplied by the ratio of the two ranges.
+    The weights were drawn with the `initializer_range` of the configuration.
+    They are multiplied by the new range divided by the old range.
 
     Raises:
-      UserError: If the configuration's range is 0.
+      UserError: If the `initializer_range` of the configuration is 0.
     """
     config_range = model.bert_config.initializer_range
     options.require(
@@ -322,7 +322,7 @@ def has_head_for(stored: StoredModel, task: Task) -> bool:
     """Returns whether a stored model has a head that was trained for a task.
 
     The order of the labels does not matter. If the model stores no label names,
-    like a checkpoint of the original, the number of labels must match.
+    as in checkpoints of the original, the number of labels must match.
     """
     actual, expected = stored.task, task.to_json()
     if not weight_map.HEADS[task.kind]:

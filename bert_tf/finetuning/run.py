@@ -45,12 +45,12 @@ from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 
-# Builds a task from flags and, without --do_train, from a model's task.json.
+# A `BuildTask` gets the flags and, without --do_train, the model's task.json.
 BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
 
-# With fewer texts per label than this, `--few_shot` is usually better.
+# Below this number of texts per label, `--few_shot` is usually better.
 _FEW = 50
-# Commands to print after training, with the model's path filled in.
+# These commands are printed after training; {} is the path of the model.
 _NEXT_COMMANDS = (
     "python run/predict.py --model_dir={} --input_file=FILE --output_file=FILE",
     "python run/serve.py --model_base_path={}",
@@ -133,13 +133,13 @@ def _run_trials(
 ) -> dict[str, Metrics]:
     """Runs all trials that have not finished, and keeps the best one.
 
-    A finished trial is not trained again, but is evaluated on dev and test sets
-    that the flags now add. If a value is not finite, the trial is recorded as
-    failed, because a rerun would fail too, and the next trial starts.
-    All workers run each trial together; the chief records the results.
+    A finished trial is not trained again, only evaluated on new dev and test
+    sets. If a value is not finite, a rerun would fail too, so the trial is
+    recorded as failed and the next trial starts. All workers run each trial
+    together; the chief records the results.
     """
     requested = experiment.requested_hashes
-    # Read all trials first, to report changed settings before training starts.
+    # Read the records of all trials now, to report changed settings early.
     finished = [grid_search.read(x) for x in each]
     for index, (trial, own) in enumerate(zip(finished, each, strict=True)):
         work, state = None, " is done"
@@ -175,12 +175,12 @@ def _do_and_record(
     except NotFiniteError as error:
         if work is not _run_trial:
             raise
-        # All workers compute the same numbers, so all catch this error.
+        # All workers compute equal numbers, so all catch `NotFiniteError`.
         failure, results = str(error), {}
         logging.error(
             "The trial %s has failed: %s", experiment.trial.name, failure
         )
-    # Use the chief's numbers, so that all workers select the same best trial.
+    # All workers use the chief's metrics, so they select the same best trial.
     results, failure = experiment.coordinator.from_chief([results, failure])
     evaluated = requested if failure is None else {}
     trial = FinishedTrial(
@@ -210,7 +210,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
             stored_task = training_output.read_task(output_dir, step)
             if stored_task:  # Keep the scores of splits not evaluated again.
                 before = task_evaluation.read_results(output_dir, step)
-        # Send the chief's values, so that all workers use the same threshold.
+        # Send the chief's task.json, so that all workers use one threshold.
         stored_task = coordinator.from_chief(stored_task)
         if not config.do_eval:  # Otherwise dev selects the threshold again.
             task = task.with_threshold(stored_task)
@@ -266,12 +266,12 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
     """Evaluates and predicts with the model that the experiment starts from."""
     task, stored = experiment.task, experiment.stored
     output_dir = experiment.output_dir
-    # Only change a model in --output_dir, never --pretrained_model_dir.
+    # Only a model in --output_dir may be changed, never --pretrained_model_dir.
     is_own = not experiment.config.pretrained_model_dir and stored.path == (
         os.path.join(output_dir, model_directory.MODEL_FOLDER)
     )
     tuned, _, results = _evaluate_model(experiment, stored, is_own)
-    # Compare with the stored fields: flags may have changed `task`'s fields.
+    # Compare with task.json, because flags may have changed fields of `task`.
     chosen = {name: stored.task.get(name) for name in confidence.FIELDS}
     old, new = task.to_json() | chosen, tuned.to_json()
     changes = {name: x for name, x in new.items() if x != old.get(name)}

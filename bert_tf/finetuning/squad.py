@@ -28,10 +28,10 @@ from bert_tf.training.preemption import Preemption
 
 TRIVIAQA_FOLDER = "triviaqa"
 _CONVERTED_FILE = "train.json"
-# Written when a training is done, with the settings that a rerun must match.
+# A rerun skips the training if this file has the settings of the rerun.
 _DONE_FILE = "done.json"
 
-# Neutral values for the flags that do not affect the training on TriviaQA.
+# These flags are set to neutral values for the training on TriviaQA.
 _NOT_OF_TRIVIAQA = {
     "predict_file": None,
     "dev_fraction": None,
@@ -54,7 +54,7 @@ def run(
 
     Args:
       config: The flags of run/finetune_squad.py.
-      task_files: The files of SQuAD, with their data.
+      task_files: The files of SQuAD, and the data read from them.
       build_task: Builds the task from flags and a model's task.json. The task
         reads `task_files` if they are given, otherwise the files of the flags.
     """
@@ -69,7 +69,7 @@ def run(
     build_squad = functools.partial(build_task, task_files=task_files)
     if config.ensemble_nbest_files:
         return _combine(config, build_squad(config, None))
-    # Prepare devices once for both trainings: workers connect only once.
+    # Both trainings share the devices, because workers can connect only once.
     with preemptions.prepare(config) as (devices, preemption):
         if config.triviaqa_file:
             config = _train_on_triviaqa(config, devices, preemption, build_task)
@@ -87,8 +87,8 @@ def _train_on_triviaqa(
 ) -> FinetuneConfig:
     """Fine-tunes on TriviaQA and returns the flags for SQuAD.
 
-    Source: section 4.2 of the paper. It states no hyperparameters, so the
-    training uses the flags for SQuAD.
+    Source: section 4.2 of the paper. The paper states no hyperparameters, so
+    the training on TriviaQA uses the flags for SQuAD.
     """
     training_output.start_over(config, devices.coordinator)
     config = dataclasses.replace(config, overwrite_output_dir=False)
@@ -103,7 +103,7 @@ def _train_on_triviaqa(
     )
     done_file = os.path.join(folder, _DONE_FILE)
     model_dir = os.path.join(folder, model_directory.MODEL_FOLDER)
-    # New paths or devices keep the result; new contents or precision do not.
+    # Retrain if contents or precision change, but not if paths or devices do.
     places = fields_affecting(type(config), "place")
     recipe = {
         name: value
@@ -131,7 +131,7 @@ def _train_on_triviaqa(
         finetuning.run_on(first, build_task, devices, preemption)
         if coordinator.is_chief:
             files.write_json(done_file, recipe)
-        # Otherwise other workers would read the model before it is written.
+        # Wait, or other workers would read the model before it is written.
         coordinator.barrier("the model of TriviaQA")
     logging.info("Fine-tuning on SQuAD.")
     return dataclasses.replace(

@@ -49,9 +49,9 @@ from bert_tf.training.xla import Compilation
 
 BEST_FOLDER = "best"
 
-# Number of times that a trial logs metrics, without --iterations_per_loop.
+# Without --iterations_per_loop, a trial logs metrics this many times.
 _METRICS_LINES = 100
-# Number of batches that serve to estimate tokens per example and padding.
+# Tokens per example and padding are estimated from this many batches.
 _SAMPLED_BATCHES = 32
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
@@ -79,7 +79,7 @@ class Trial(Trainer):
         return self._experiment.identity
 
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
-        # `agree` also waits, so the chief does not write before others read.
+        # `agree` waits for all workers, so all read before the chief writes.
         self.coordinator.agree(
             {"the last checkpoint": checkpoint and checkpoint.describe()},
             f"view of {self.output_dir}, a folder that they share",
@@ -111,7 +111,7 @@ class Trial(Trainer):
                 batch_size,
                 trial.train_batch_size,
             )
-        # Rounded down, as in the original (run_classifier.py:843-845).
+        # Round the steps down, as in the original (run_classifier.py:843-845).
         last_step = int(num_rows / batch_size * trial.num_train_epochs)
         if not last_step:
             raise UserError(
@@ -287,8 +287,8 @@ class Trial(Trainer):
     def release(self) -> None:
         """Frees the memory of weights and optimizer slots; ends the trial.
 
-        TensorFlow never frees a graph's gradient functions and the variables
-        that they use, so this assigns an empty tensor to each variable.
+        TensorFlow never frees a graph's gradient functions or their variables,
+        so the variables are assigned empty tensors.
         """
         for variable in [
             *self.variables.values(),
@@ -309,7 +309,7 @@ class Trial(Trainer):
             metrics = self._score_dev()
             self.write_summaries("eval", metrics)
         except BaseException:
-            # Usually on SIGTERM: save, so that the trial resumes at this step.
+            # Save, usually on SIGTERM, so that the trial resumes at this step.
             with self.coordinator.finishing():
                 if self.checkpoints.step != self.step:
                     self.checkpoints.save(self.step)
@@ -322,7 +322,7 @@ class Trial(Trainer):
         task = self._experiment.task
         (split, *_) = task.splits(DEV)
         evaluated = self.evaluator.evaluate(split, task, select_threshold=True)
-        # Use the chief's numbers, so that all workers select the same step.
+        # All workers use the chief's metrics, so they select the same step.
         metrics = self.coordinator.from_chief(evaluated.metrics)
         if metrics:
             self._dev_score = f"{task.metric} {metrics[task.metric]:.3f}"
@@ -378,10 +378,10 @@ def _choose_trained(
 
     Args:
       variables: All variables, by canonical name.
-      num_frozen_layers: Encoder layers that keep their weights; if it is above
-        0, the embeddings keep their weights too.
-      is_reached: Whether the loss depends on a variable. Other variables, such
-        as a pooler in question answering, are not trained, as in the original.
+      num_frozen_layers: The number of lowest encoder layers to freeze; if it is
+        above 0, the embeddings are frozen, too.
+      is_reached: Name to whether the loss depends on the variable. As in the
+        original, other variables are not trained.
     """
     numbers = {name: _layer_number(name) for name in variables}
     frozen = [
@@ -413,10 +413,10 @@ def _find_reached(
     variables: Mapping[str, keras.Variable],
     specs: Mapping[str, tf.TensorSpec],
 ) -> dict[str, bool]:
-    """Returns, by variable, whether the loss depends on the variable.
+    """Returns variable name to whether the loss depends on the variable.
 
     Traces a step without running it; to save time, all layers share a graph.
-    Training steps later reuse the chains of `fused` that are traced here.
+    Training steps reuse the functions of `fused` that are traced here.
     """
     reached: dict[str, bool] = {}
 
@@ -448,7 +448,7 @@ def _rate_factor(path: str, num_layers: int, layer_decay: float) -> float:
     Pooler and heads learn at the full rate, and each layer at `layer_decay`
     times the rate above it. With 12 layers the factors are layer_decay for
     layer_11, layer_decay**2 for layer_10, ..., layer_decay**13 for embeddings.
-    `path` is the model's name, "/" and a canonical name.
+    `path` joins the model's name and the variable's canonical name with "/".
     """
     _, _, name = path.partition("/")
     number = _layer_number(name)
@@ -466,8 +466,8 @@ class FinetuneInput:
     Args:
       lengths: The lengths that batches may have, ascending.
       most_lengths: The maximum number of lengths, if a program is compiled for
-        each length; 0 means no limit. The examples of a batch stay the same:
-        with 2, batches of lengths 24, 40 and 64 may get lengths 40, 40 and 64.
+        each length; 0 means no limit. A limit only adds padding: with 2,
+        batches of lengths 24, 40 and 64 may get lengths 40, 40 and 64.
     """
 
     def __init__(
@@ -503,9 +503,9 @@ class FinetuneInput:
         """Returns the batch of a step, counted from 0, or some of its rows.
 
         The batch has the features of `Features.batch` and `example_index`
-        <int64>[B], the index of each example in the stream.
+        <int64>[B], which counts the examples of all steps.
         """
-        # The input pipeline prefetches past the last step, so wrap around.
+        # Prefetching reads past the last step, so repeat the first batches.
         planned = self._plan[step % len(self._plan)]
         batch = self._features.batch(planned.indices[rows], planned.length)
         first = step * self._batch_size

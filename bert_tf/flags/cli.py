@@ -50,13 +50,13 @@ _HELP_END = (
 )
 
 _VALUE_WORDS = {bool: "true or false", int: "a whole number"}
-# Matches absl's message about a wrong value; groups are the flag and the value.
+# The groups match the flag and the value in absl's error about a wrong value.
 _WRONG_VALUE = re.compile(
     r"flag --(\w+)=(.*): "
     r"(?:value should|invalid literal|could not convert|\('Non-boolean)",
     re.DOTALL,
 )
-# Part of absl's message about a required flag, and the end of our messages.
+# absl's message about a missing required flag has these words.
 _IS_MISSING = "must have a value other than None"
 _SEE_HELP = "; --help lists the flags."
 
@@ -160,7 +160,7 @@ def _flag_help(field: dataclasses.Field, value_type: type) -> str:
         form += f" (default: {str(field.default).lower()})"
     elif field.default not in (None, ""):
         form += f" (default: {field.default})"
-    # Wrapped lines of the form are indented more than the help text below them.
+    # If --flag=VALUE wraps, its lines are indented more than the help text.
     lines = [("  ", " " * 10, form)]
     if field.metadata["group"] != IGNORED:
         text = errors.name_programs(field.metadata["help"])
@@ -204,7 +204,7 @@ def run(main: Callable[[Any], None]) -> None:
         if asked & {"help", "h", "?"}:
             sys.stdout.write(help_text(config_cls, description))
             sys.exit(0)
-        # Some scripts have their own flag --version.
+        # Leave --version to a script that defines this flag itself.
         if "version" in asked and "version" not in flags.FLAGS:
             sys.stdout.write(f"bert_tf {bert_tf.__version__}\n")
             sys.exit(0)
@@ -228,11 +228,11 @@ def run(main: Callable[[Any], None]) -> None:
         if verbosity.using_default_value:
             level = logging.INFO
         if level <= logging.INFO:
-            # Otherwise TensorFlow's messages would hide the script's.
+            # Drop TensorFlow's messages: they would hide the script's messages.
             terminal.drop_noise()
         terminal.show_log(level)
         try:
-            # Check before `main` imports Keras, whose error is less clear.
+            # Check the backend first: Keras's own error in `main` is unclear.
             keras_backend.require_tensorflow()
             config = read_config()
             _warn_of_ignored(config)
@@ -249,7 +249,7 @@ def run(main: Callable[[Any], None]) -> None:
             logging.info("%s", stop)
             sys.exit(stop.status)
         except (Exception, KeyboardInterrupt):
-            # An import may turn Ctrl-C into another error: check `received`.
+            # Ctrl-C during an import may raise any error, so check `received`.
             if not interrupt.received:
                 raise
             sys.stderr.write(interrupt.message)

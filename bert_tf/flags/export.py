@@ -16,14 +16,14 @@ HEADS = (
     "next_sentence",
     "embeddings",
 )
-# How a .tflite file stores weights, and in which precision it multiplies.
+# Values of --quantization: how a .tflite file stores and multiplies weights.
 QUANTIZATIONS = ("none", "float16", "dynamic", "full_int8")
 LITERT_QUANTIZATIONS = QUANTIZATIONS[:3]
-# The oldest runtime that must be able to run a .tflite file: "current" is the
-# newest runtime, "2.14" is tflite-runtime 2.14 with tflite-support 0.4.
+# Values of --compatibility, the oldest runtime for a .tflite file: "current" is
+# the newest runtime, "2.14" is tflite-runtime 2.14 with tflite-support 0.4.
 COMPATIBILITIES = ("current", "2.14")
-# Default lengths that rows are padded to. Each is at most 1.5 times the length
-# before it, so from 17 tokens on less than a third of a row is padding.
+# Rows are padded to these lengths by default. Each is at most 1.5 times the
+# length before it, so from 17 tokens on padding is below a third of a row.
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 

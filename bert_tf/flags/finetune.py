@@ -17,7 +17,7 @@ from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.flags.groups import TrainingDeviceConfig
 
 DEFAULT_RATE = "5e-5"
-# Flags of the user's own files.
+# These functions declare flags for the user's own files.
 own_files = functools.partial(options.data, needs="task_name=custom")
 _own_file = functools.partial(own_files, affects="place", reads="file")
 
@@ -30,8 +30,8 @@ class TrialConfig:
       train_batch_size: Examples per step.
       num_train_epochs: Passes over the training data, possibly fractional.
       name: The trial's folder name, unique among the trials.
-      layer_combination: The layers that a feature-based tagger combines; None
-        without the flag and for other tasks.
+      layer_combination: The layers whose outputs a feature-based tagger
+        combines; None for all other models.
     """
 
     learning_rate: float
@@ -46,7 +46,7 @@ class TrialConfig:
 class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     """Flags of all fine-tuning tasks; the original's flags first."""
 
-    # Whether the head reads the pooler's output; if not, refuse --new_pooler.
+    # If the head does not read the pooler's output, --new_pooler is refused.
     reads_pooler: ClassVar[bool] = True
 
     output_dir: str = options.target(
@@ -308,7 +308,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
 
     @property
     def may_score_dev(self) -> bool:
-        """True if there may be a dev set to select by."""
+        """True if there may be a dev set to select the best step."""
         return self.do_eval
 
     @property
@@ -320,7 +320,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         """Returns the trials: all combinations of the hyperparameters.
 
         Raises:
-          UserError: If a flag holds anything other than numbers.
+          UserError: If a value of a flag is not a number above 0.
         """
         rates = options.values(self, "learning_rate", float)
         sizes = options.values(self, "train_batch_size", int)
@@ -374,8 +374,8 @@ class NamedTaskConfig(FinetuneConfig):
                 "Give --train_file, --dev_file or --test_file for your own "
                 "files, or --task_name and --data_dir. Received: none of them.",
             )
-            # Set this before the flags are stored, so that the run also resumes
-            # with an explicit --task_name=custom.
+            # Set the default here, so that the run also resumes with an
+            # explicit --task_name=custom.
             object.__setattr__(self, "task_name", "custom")
         super().__post_init__()
 

@@ -9,14 +9,14 @@ from bert_tf.flags import options
 
 PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored")
-# Values of --unpad, which computes tokens without padding.
+# Values of --unpad, which skips the computation of padding.
 UNPAD_MODES = ("auto", "on", "off")
-# Formats of checkpoints to read or write. `TF_HUB` (SavedModels) is only read.
+# Checkpoints are read and written in `FORMATS`; `TF_HUB` is only read.
 FORMATS = ("tf1", "huggingface", "keras_hub", "model_garden", "bert_tf")
 TF_HUB = "tf_hub"
 RUNNERS = ("DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner")
 OPTIMIZERS = ("bert_adam", "adamw", "lamb")
-# Values of --xla, which compiles a replica's training step.
+# Values of --xla, which selects the parts of a training step to compile.
 XLA_MODES = ("auto", "on", "off")
 
 
@@ -24,7 +24,7 @@ XLA_MODES = ("auto", "on", "off")
 class ModelSourceConfig(options.Flags):
     """Flags of all scripts that read a model by path or by name.
 
-    The flags set environment variables, so child processes inherit the values.
+    The flags set environment variables, which child processes inherit.
     """
 
     cache_dir: str | None = options.model(
@@ -224,7 +224,7 @@ class BeamConfig(options.Flags):
     """Flags of the scripts that can run on Apache Beam.
 
     Without Beam, --num_processes processes do the work. Each script declares
-    --num_processes itself, as manifests store flags in the order of fields.
+    --num_processes itself, to keep the order of flags in manifests.
     """
 
     runner: str | None = options.speed(

@@ -24,7 +24,7 @@ server = functools.partial(option, group="server")
 batching = functools.partial(option, group="batching")
 limits = functools.partial(option, group="limits", at_least=1)
 hardware = functools.partial(option, group="hardware")
-# Flags that do not affect the weights; see `config.EFFECTS`.
+# These functions declare flags without effect on weights (`config.EFFECTS`).
 reporting = functools.partial(output, affects="nothing")
 scoring = functools.partial(evaluation, affects="nothing")
 speed = functools.partial(hardware, affects="nothing")
@@ -44,7 +44,7 @@ _HOLDS = {
 SHARE = {"at_least": 0, "at_most": 1}
 # The original's default of --max_predictions_per_seq.
 DEFAULT_PREDICTIONS = 20
-# Shares of chosen tokens that become [MASK], stay, or become random (Table 8).
+# Chosen tokens become [MASK], stay or become random at these rates (Table 8).
 MASK_RATES = {"mask_rate": 0.8, "same_rate": 0.1, "random_rate": 0.1}
 
 
@@ -70,8 +70,8 @@ def values(
     """Returns the values of a flag, separated by commas; () if it is not set.
 
     Raises:
-      UserError: If a value is empty, is not a number of this kind above 0, or
-        occurs twice.
+      UserError: If a value is empty, repeated or not a positive number of type
+        `kind`.
     """
     text = getattr(config, name)
     if text is None:
@@ -103,11 +103,11 @@ def for_card(config: Any, **values: Any) -> dict[str, Any]:
     """Returns the flags for a model card: names and values.
 
     Includes the flags that differ from their default and affect the weights or
-    name an input. Paths lose their folders, as a card may be published.
+    name an input. Paths are cut to base names, as a card may be published.
 
     Args:
       config: The flags, a dataclass.
-      **values: Values to use instead of the fields of `config`.
+      **values: Values that replace fields of `config`.
     """
     found = {}
     for field in dataclasses.fields(config):
@@ -126,7 +126,7 @@ def for_card(config: Any, **values: Any) -> dict[str, Any]:
 class Flags:
     """The flags of a command; creating an instance checks their values.
 
-    An `option` has the rules of one flag; `check` has rules for several flags.
+    `option` declares rules for one flag; `check` tests rules for several flags.
     """
 
     def __post_init__(self) -> None:

@@ -128,7 +128,7 @@ class ServeConfig(ServeLimits, ServeAccess):
     """Flags of run/serve.py; flags of TensorFlow Serving keep their names.
 
     If a batching flag is None, the default in its help applies. Vertex AI's
-    environment variables replace flags that have their default.
+    environment variables set flags that are at their default.
     """
 
     model_base_path: str | None = options.model(

@@ -33,7 +33,7 @@ from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
-# Splits at the last " ||| ", as the original does (extract_features.py:331).
+# Split at the last " ||| ", as in the original (extract_features.py:331).
 _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
@@ -125,7 +125,7 @@ def _build_tokenizer(config: Flags, stored: StoredModel) -> BertTokenizer:
 def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
     """Parses --layers; negative numbers count from the last layer.
 
-    If a model has too few layers for the default value, all layers are taken.
+    If --layers has its default and the model has fewer layers, all are used.
     """
     if text == default and num_layers < len(text.split(",")):
         text = ",".join(text.split(",")[:num_layers])

@@ -50,8 +50,8 @@ def find_masks(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the positions of [MASK]s in rows, from left to right.
 
-    Example with [MASK] 103: ids [[8, 103, 103], [8, 9, 103]] give the positions
-    [[1, 2], [2, 0]]; the 0 is padding: [[True, True], [True, False]].
+    Example with the id 103 for [MASK]: [[8, 103, 103], [8, 9, 103]] give the
+    positions [[1, 2], [2, 0]] and [[True, True], [True, False]]; 0 is padding.
 
     Args:
       inputs: `input_ids` and `input_mask`, <int32>[B, T] each.
@@ -66,7 +66,7 @@ def find_masks(
     count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
     most = tf.reduce_max(tf.concat([count, [0]], 0))
     length = tf.shape(is_mask)[1]
-    # `top_k` puts the leftmost [MASK] first; tokens that are no [MASK] give 0.
+    # The leftmost [MASK] has the highest value, so `top_k` puts it first.
     from_end = tf.where(is_mask, length - tf.range(length), 0)
     from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
     is_mask = from_end > 0
@@ -94,7 +94,7 @@ def best_tokens(
 def join(
     parts: tf.RaggedTensor, values: tf.RaggedTensor, of_masks: tf.Tensor
 ) -> tf.RaggedTensor:
-    """Joins the values of the tokens between [MASK]s and of the [MASK]s.
+    """Joins the values of [MASK]s and of the tokens between them.
 
     Example: "a [MASK] b [MASK]" has the parts "a ", " b " and "". The values
     [[5], [6], []] and `of_masks` [103, 103, 103] give [[5, 103, 6, 103]].
@@ -109,7 +109,7 @@ def join(
     Returns:
       Ragged <int32>[B, None].
     """
-    # A part follows a [MASK] unless it is the first part of its text.
+    # Within a text, each part except the first follows a [MASK].
     rows = parts.value_rowids()
     follows = tf.concat([[False], rows[1:] == rows[:-1]], 0)[: tf.size(rows)]
     masks = tf.RaggedTensor.from_row_lengths(
@@ -150,7 +150,7 @@ class FillMask:
         or such a model from `bert_tf.load_model`.
 
     Raises:
-      UserError: For any other model.
+      UserError: If the model has no vocabulary or no masked-LM head.
     """
 
     def __init__(self, model_dir: str | keras.Model) -> None:

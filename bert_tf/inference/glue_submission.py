@@ -31,7 +31,7 @@ from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.predict import Predictor
 
-# Number of rows that the leaderboard expects in each file.
+# The leaderboard expects these numbers of rows.
 _OFFICIAL_ROWS = {
     "AX.tsv": 1104,
     "CoLA.tsv": 1063,
@@ -46,13 +46,13 @@ _OFFICIAL_ROWS = {
     "WNLI.tsv": 146,
 }
 _MNLI = "mnli"
-# MNLI's model predicts the diagnostic set (gluebenchmark.com/diagnostics).
+# MNLI's model also predicts these diagnostics (gluebenchmark.com/diagnostics).
 _AX = "ax"
-# Needs no model: "we always predicted the majority class" (paper, B.1).
+# WNLI needs no model: "we always predicted the majority class" (paper, B.1).
 _WITHOUT_MODEL = "wnli"
-# Names that a task's data folder may have besides the task's title and name.
+# The data folder of a task may also have one of these names.
 _FOLDERS = {_AX: ("diagnostic",)}
-# A fixed time stamp: equal predictions make equal zip files.
+# Files in the zip get a fixed time, so equal predictions give equal zips.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -86,10 +86,10 @@ class _Part:
 def run(config: Flags) -> None:
     """Writes the submission: run/glue_submission.py.
 
-    All workers compute; only the chief writes.
+    All workers compute the predictions; only the chief writes them.
 
     Raises:
-      UserError: If a model or a file is missing, or they do not match.
+      UserError: If a model or a file is missing, or a task has two models.
     """
     keras_backend.require_tensorflow()
     # Workers must connect before TensorFlow computes anything.
@@ -260,7 +260,7 @@ def _predict_majority(part: _Part, num_rows: int) -> str:
     folder = os.path.dirname(part.path)
     path = part.task.find_file(folder, "train", flag="--glue_dir")
     training = classification_examples.read_official(part.task, path, "train")
-    # On a tie, the label that occurs first counts.
+    # On a tie, `most_common` returns the label that occurs first.
     label = collections.Counter(x.label for x in training).most_common(1)[0][0]
     logging.info("%s: predicting %s for every row.", part.name, label)
     return classification_examples.submission_text(

@@ -43,7 +43,7 @@ class LiteModel:
         with errors.extras():
             from ai_edge_litert import interpreter as interpreters
         if text_operators:
-            # Imported only if needed, as it loads all of TF-Text.
+            # TF-Text is large, so import it only if it is needed.
             from tensorflow_text.core.pybinds import tflite_registrar
 
             interpreter = interpreters.InterpreterWithCustomOps(

@@ -35,9 +35,9 @@ from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.task import Task
 from bert_tf.training import unpad as unpadding
 
-# Significant digits of numbers in tables; JSON lines have all digits.
+# Tables show this many significant digits; JSON lines have all digits.
 _DIGITS = 5
-# Precedes the name of a kept column if the answers have the same name.
+# A kept column gets this prefix if the answers have a column of this name.
 _PREFIX = "input_"
 _PROBABILITIES = "probabilities"
 _TOP_K_KINDS = ("classification", "multiple_choice")
@@ -76,7 +76,7 @@ class OutputRows:
                 f"Received: a model for {key}; drop it."
             )
         if self._empty is None and key not in _NAMES:
-            # A user-defined task has unknown answers, so it cannot have tables.
+            # A user-defined task has no known columns, so refuse tables for it.
             if self._ending or config.keep_columns:
                 raise UserError(
                     "Tables and --keep_columns are for classification, "
@@ -113,7 +113,7 @@ class OutputRows:
 
         Args:
           kept: The values of the kept columns.
-          answer: The result of `Task.prediction_to_json`.
+          answer: The predicted values by name, from `Task.prediction_to_json`.
         """
         if self._ending:
             return self._table_line({**kept, **self._flat(answer)})
@@ -174,7 +174,7 @@ class OutputRows:
         return text.getvalue()
 
 
-# Columns of the answers, by kind; for classification see `_EMPTY_ANSWERS`.
+# Task kind to columns of the answers; classification is in `_EMPTY_ANSWERS`.
 _NAMES = {
     "multiple_choice": ("label", "index", "probability", _PROBABILITIES),
     "tagging": ("words", "tags", "offsets"),
@@ -237,7 +237,7 @@ def _number(value: float) -> str:
 def run(config: Flags) -> None:
     """Runs prediction: run/predict.py.
 
-    All workers compute; only the chief writes.
+    All workers compute the predictions; only the chief writes them.
 
     Raises:
       UserError: For bad flags, files or models.
@@ -267,7 +267,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
         )
     task = _choose_task(stored, config)
     rows = OutputRows(config, task)
-    # Read all rows first, as an error in the last one would come hours later.
+    # Read all rows first, or an error in the last row would come hours later.
     total = sum(1 for _ in _read(task, config))
     predictor = build_predictor(
         stored,
@@ -327,13 +327,13 @@ def build_predictor(
     """Loads a fine-tuned model.
 
     Raises:
-      UserError: If the model has no vocabulary, its parts do not match, or
+      UserError: If the model has no vocabulary, its files do not match, or
         --unpad=on is not possible.
     """
     unpads = unpadding.choose(
         unpad,
         devices.kind,
-        # Predictions compile no steps, so leaving out padding is always faster.
+        # Predictions compile no steps, so skipping padding is always faster.
         lambda: True,
         reads_padding=task.reads_padding,
     )
@@ -386,7 +386,7 @@ def _predict_chunks(
     inputs = iter(rows.inputs() or ())
     chunks = task_prediction.chunks(task, _read(task, config))
     for number, examples in enumerate(chunks):
-        # The kept columns of `examples`; an empty list without --keep_columns.
+        # Without --keep_columns, `inputs` has no rows and `kept` is empty.
         kept = list(itertools.islice(inputs, len(examples)))
         kept = kept or [{}] * len(examples)
         computed = [x for x in examples if not _is_empty(x, config)]

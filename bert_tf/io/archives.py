@@ -24,7 +24,7 @@ _CHUNK_BYTES = 1 << 20
 _MAX_RATIO = 200
 _LEAST_LIMIT, _MOST_LIMIT = 1 << 26, 1 << 36
 _MAX_MEMBERS = 1_000
-# The most bytes of all headers of a tar, or of the directory of a zip.
+# Limits the bytes of a tar's headers, and of a zip's directory.
 _MAX_HEADER_BYTES = 1 << 21
 # File systems allow names of 255 bytes; leave room for a temporary suffix.
 _MAX_NAME_BYTES, _MAX_DEPTH = 200, 32
@@ -58,7 +58,7 @@ class _Source:
     """The file of an archive; refuses headers that are too large.
 
     Attributes:
-      in_member: Whether the contents of a member are being read.
+      in_member: True for reads of a member's contents, which have no limit.
     """
 
     def __init__(self, file: IO[bytes], path: str, limit: int) -> None:
@@ -169,9 +169,9 @@ def _check(archive: str, member: _Member) -> None:
 def _zip_members(source: _Source) -> Iterator[_Member]:
     file = zipfile.ZipFile(source)
     for info in file.infolist():
-        # Only zips from Unix have a mode, which shows links; other zips have 0.
+        # In zips from Unix, the file mode reveals links; in others it is 0.
         kind = stat.S_IFMT(info.external_attr >> 16)
-        # Refuse other compressions: with these, one read may return gigabytes.
+        # Refuse all other compressions, as one read may return gigabytes.
         is_bounded = info.compress_type in (
             zipfile.ZIP_STORED,
             zipfile.ZIP_DEFLATED,

@@ -112,7 +112,7 @@ def _decompress(path: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
         rest = block
         while rest:
             if stream is None:
-                # Zeros between streams are padding, not the next stream.
+                # Skip zeros between streams: they are padding, not a stream.
                 rest = rest.lstrip(b"\0") if has_streams else rest
                 if not rest:
                     break

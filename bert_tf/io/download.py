@@ -37,13 +37,13 @@ from bert_tf.io import paths
 from bert_tf.io import progress
 
 _CHUNK_BYTES = 1 << 20
-# The largest allowed file, and the largest if the server states no size.
+# Larger files are refused. The second limit is for files without a stated size.
 MAX_BYTES = 1 << 35
 _MAX_UNSTATED_BYTES = 1 << 32
-# The headers, and then each `_LEAST_BYTES`, must arrive within this time.
+# The headers must arrive within this time, and then each `_LEAST_BYTES` bytes.
 TIMEOUT_SECONDS = 60
 _LEAST_BYTES = 1 << 16
-# `fetch` fails after _TRIES attempts in a row that add less than _CHUNK_BYTES.
+# `fetch` fails after this many attempts in a row that each add less than 1 MB.
 _TRIES = 3
 _PAUSE_SECONDS = 0.25
 _HASHES = {32: "md5", 64: "sha256"}
@@ -51,7 +51,7 @@ _HASHES = {32: "md5", 64: "sha256"}
 # hashes the file's time and size, and Amazon S3 hashes encrypted contents.
 _OTHER_ETAGS = {"server": "uvicorn", "x-amz-server-side-encryption": "aws:kms"}
 _NOT_REACHED = (urllib.error.URLError, OSError, http.client.HTTPException)
-# IPv6 addresses that end with an IPv4 address, which `_is_public` checks.
+# These IPv6 addresses end with an IPv4 address, which `_is_public` checks.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -77,11 +77,11 @@ def fetch(
     """Downloads a file to `path`, resuming an earlier attempt.
 
     Args:
-      url: Address; plain HTTP is allowed from this machine only.
+      url: Address; plain HTTP is allowed only for servers on this machine.
       path: Local file to write, in an existing folder.
       sha256: Expected hash, if it is known.
-      on_start: Called once before the file is read, with the file's size in
-        bytes, or None if the server states no size.
+      on_start: Called once before the download, with the file's size in bytes,
+        or None if the server states no size.
       advice: What to check besides the connection, for the error message.
 
     Returns:
@@ -105,7 +105,7 @@ def fetch(
             so_far = f"{now} of {total or 'unknown'} bytes"
             if failures == _TRIES:
                 if not now:
-                    # `from None`: do not print the tracebacks of all attempts.
+                    # `from None` hides the tracebacks of all attempts.
                     raise UserError(
                         f"{url} cannot be fetched ({error}); check the "
                         f"connection and {advice}."
@@ -174,7 +174,7 @@ class _Transfer:
         if self.num_bytes:
             headers["Range"] = f"bytes={self.num_bytes}-"
             etag = self._headers.get("etag", "")
-            # A weak ETag does not promise equal bytes, so use the date instead.
+            # A weak ETag does not prove that bytes are equal, so send the date.
             if etag.startswith("W/") or not etag:
                 etag = self._headers.get("last-modified")
             if etag:
@@ -219,7 +219,7 @@ class _Transfer:
             length = headers.get("content-length")
             if length is not None and not re.fullmatch("[0-9]{1,18}", length):
                 raise ValueError(f"it states the length {length:.40}")
-            # Discard first: old bytes must never be stored with new headers.
+            # Discard old bytes first, or they could be kept with new headers.
             self._discard()
             start, self.total = 0, None if length is None else int(length)
         else:
@@ -245,7 +245,7 @@ class _Transfer:
         )
         pace = response.fp.raw.pace
         with open(self.partial, "ab") as file, bar:
-            # `read1` returns what has arrived: a broken transfer loses nothing.
+            # `read1` returns bytes at once, so a broken transfer loses none.
             while chunk := response.read1(_CHUNK_BYTES):
                 # A full disk raises `UserError`, so `fetch` does not retry.
                 with errors.full_disks(), errors.naming(self.partial):
@@ -313,8 +313,8 @@ def check_redirection(source: str, target: str) -> None:
 def _is_public(host: str) -> bool:
     """Returns False if a name has an address on this machine or a private net.
 
-    A name that changes its address after this check is harmless: a private
-    server has no TLS certificate for the name.
+    A name may point to a private server after this check, but that server has
+    no TLS certificate for the name.
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -352,7 +352,7 @@ class _Response(http.client.HTTPResponse):
 class Pace:
     """The deadline for the headers, and then for each `_LEAST_BYTES`.
 
-    The time limit of a socket restarts with each byte, so a server could send
+    A socket's own time limit restarts with each byte, so a server could send
     one byte a minute forever.
     """
 
@@ -361,7 +361,7 @@ class Pace:
         self._recent = 0
 
     def add(self, num_bytes: int) -> None:
-        """Counts bytes of the contents; enough bytes move the deadline."""
+        """Counts bytes; each `_LEAST_BYTES` bytes renew the deadline."""
         self._recent += num_bytes
         if self._recent >= _LEAST_BYTES:
             self.__init__()
@@ -413,7 +413,7 @@ def _stated_hashes(headers: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if re.fullmatch(r"[0-9a-f]+", etag) and len(etag) in _HASHES:
         if not is_other:
             yield _HASHES[len(etag)], etag
-    # Google Cloud Storage sends "crc32c=...,md5=...", in base 64.
+    # Google Cloud Storage sends the header "crc32c=...,md5=..." in base 64.
     match = re.search(r"md5=([\w+/]{22}==)", headers.get("x-goog-hash", ""))
     if match:
         yield "md5", base64.b64decode(match[1]).hex()

@@ -31,9 +31,9 @@ from bert_tf.io import stored_files
 
 _CHUNK_BYTES = 1 << 24
 _TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
-# Arguments of renameat2, from <fcntl.h> and <linux/fs.h>.
+# Constants of <fcntl.h> and <linux/fs.h>, for calls of renameat2.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-# If renameat2 fails with such an error, `_replace_directory` renames twice.
+# These errors of renameat2 mean that the system cannot swap two paths.
 _NO_EXCHANGE = (
     errno.EINVAL,
     errno.ENOSYS,
@@ -41,9 +41,9 @@ _NO_EXCHANGE = (
     errno.EPERM,
     errno.EXDEV,
 )
-# Temporary paths of this process, which are never removed as leftovers.
+# This process uses these temporary paths, so they are no leftovers.
 _own: set[str] = set()
-# `announce` calls these functions before an output is written, with its path.
+# `announce` passes the path of an output to these functions before writing it.
 on_write: list[Callable[[str], object]] = []
 
 
@@ -53,7 +53,7 @@ def _tf() -> types.ModuleType:
     return tf
 
 
-# The functions of `tf.io.gfile` for local paths, without TensorFlow.
+# For local paths, these functions replace `tf.io.gfile` without TensorFlow.
 _LOCAL = types.SimpleNamespace(
     GFile=lambda path, mode: open(path, mode),
     exists=os.path.exists,
@@ -84,7 +84,7 @@ def is_file(path: str) -> bool:
 
 
 def is_folder(path: str) -> bool:
-    """Returns True for a folder, or a link to one."""
+    """Returns True for a folder, or a link to a folder."""
     return _system(path).isdir(path)
 
 
@@ -377,7 +377,7 @@ def _replace_directory(temporary: str, path: str) -> None:
 
 
 def make_folders(path: str) -> list[str]:
-    """Creates a local folder with parents; returns the new ones, deepest first.
+    """Creates a local folder with parents; returns new folders, deepest first.
 
     Raises:
       OSError: If the folder cannot be created.
@@ -398,9 +398,9 @@ def make_folders(path: str) -> list[str]:
 
 
 def remove_empty(folders: list[str]) -> None:
-    """Removes local folders, except those that are not empty."""
+    """Removes the local folders that are empty."""
     for folder in folders:
-        # Keep a folder to which other processes have written files.
+        # `rmdir` fails if other processes have files in the folder: keep it.
         with contextlib.suppress(OSError):
             os.rmdir(folder)
 
@@ -411,7 +411,7 @@ def remove_empty(folders: list[str]) -> None:
 def _new_name(path: str) -> str:
     """Returns a new temporary path for an output, with the process's id.
 
-    The first call for an output removes the leftovers of killed processes.
+    The first call for an output removes temporary files of killed processes.
     """
     _clear_once(os.path.abspath(path))
     name = f"{path.rstrip('/')}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
@@ -434,10 +434,10 @@ def _clear_once(path: str) -> None:
 def clear_temporaries(folder: str, names: str = ".+") -> None:
     """Removes temporary files and folders of processes that have ended.
 
-    The name `a.csv.tmp-4711-0a1b2c3d` has the process id 4711. A process of
-    another container or host counts as ended, because it is invisible here.
-    `locks` prevent two processes from writing one output. If another process
-    has the id in a leftover's name, the leftover stays until that process ends.
+    The name `a.csv.tmp-4711-0a1b2c3d` has the process id 4711. Processes of
+    other containers or hosts are invisible, so they are treated as ended;
+    `locks` prevents two processes from writing one output. If a new process has
+    the id of a killed one, the files stay until the new one ends.
 
     Args:
       folder: A local folder; if it is missing, nothing is done.
@@ -473,7 +473,7 @@ def _exchange(first: str, second: str) -> bool:
     """Swaps two directories in one step, so that both names always exist.
 
     Returns:
-      False if the path is remote, the kernel too old, or the system not Linux.
+      False if the path is remote, or the system cannot swap directories.
 
     Raises:
       OSError: If the exchange is possible but fails.

@@ -21,7 +21,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import paths
 
-# Errors of file systems without locks, or without locks on folders (NFS).
+# These errors mean that the file system has no locks, or none on folders (NFS).
 _UNSUPPORTED = (
     errno.EBADF,
     errno.EINVAL,
@@ -47,7 +47,7 @@ def try_lock(file: IO[Any] | int) -> bool:
 def is_current(file: IO[Any] | int, path: str) -> bool:
     """Returns True if an open file is still the file at `path`.
 
-    If another process has renamed or removed the file, a lock on it is useless.
+    A lock on a file that another process renamed or removed protects nothing.
     """
     descriptor = file if isinstance(file, int) else file.fileno()
     try:
@@ -104,14 +104,14 @@ def one_writer(
     processes in the folder are removed. Remote outputs are not locked.
 
     Args:
-      path: The value of the flag: a folder; with `is_replaced`, also a file.
+      path: The flag's value, a folder; with `is_replaced`, a file or folder.
       flag: The name of the flag, for the error.
       is_replaced: Whether the output is a file or folder that is replaced as a
-        whole. The lock is then on a file `<path>.lock`, which is removed at the
-        end. A killed process leaves this file, but not locked.
+        whole. In this case the file `<path>.lock` is locked, and removed at the
+        end. A killed process leaves the file, but no lock.
 
     Raises:
-      UserError: If the lock is taken, or the output cannot be written.
+      UserError: If another process has the lock, or the output is not writable.
     """
     if paths.is_remote(path):
         yield
@@ -180,10 +180,10 @@ class LocalCopy:
     """A local copy of a folder, shared by all processes of this machine.
 
     The first process that opens the copy copies the files; the last process
-    that closes it removes them. Copied or pickled instances share the files.
+    that closes it removes them. Copied or pickled instances share these files.
 
     Args:
-      folder: The folder, which may be remote. Its files must not change.
+      folder: The folder, which may be remote. Files in it must not change.
     """
 
     def __init__(self, folder: str) -> None:
@@ -200,7 +200,7 @@ class LocalCopy:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             if os.path.exists(copy) and is_current(self._lock, name):
                 return copy
-            # Between the two locks, another process may have made the copy.
+            # Another process may make the copy before this lock: check again.
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             if not os.path.exists(copy) and is_current(self._lock, name):
                 self._fetch(copy)

@@ -20,23 +20,23 @@ from bert_tf.errors import UserError
 from bert_tf.errors import closest
 from bert_tf.recipes import releases
 
-# The kinds of inputs that a flag may name; see `config.option`.
+# A flag may name these kinds of inputs; see `config.option`.
 FILE, FILES, FOLDER, MODEL = "file", "files", "folder", "model"
 
 RECIPES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "recipes")
-# A directory in which no name matches this holds no model of any format.
+# A directory holds a model only if one of its names matches this pattern.
 _MODEL_PARTS = re.compile(
     r"\.(json|index|meta|safetensors|bin|h5|keras|pb)$|\.ckpt|\.data-|"
     "^checkpoint$|^model$"
 )
 _NO_MODELS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip")
-# Ending to a pattern of the first line of standard input; first match wins.
+# The first pattern that matches standard input's first line sets the ending.
 _FIRST_LINES = {
     ".jsonl": re.compile(r"\{"),
     ".csv": re.compile(r"(text|[\w -]+(,[\w-][\w -]*)+)$"),
     ".tsv": re.compile(r"[\w-]+(\t[\w -]+)+$"),
 }
-# Only archives, which have these endings, are fetched from an address.
+# Only archives with these endings are fetched from web addresses.
 ARCHIVE_ENDINGS = (".zip", ".tar.gz", ".tgz")
 _NAMES_SHOWN = 8
 
@@ -49,7 +49,7 @@ def is_remote(path: str) -> bool:
 def base_names(value: str) -> str:
     """Returns comma-separated paths without their folders; URLs stay whole.
 
-    A folder `model`, as training writes it, is named after its parent.
+    The folder `model` that training writes has the name of its parent here.
 
     >>> base_names("/films/run/model"), base_names("data/a.csv,b.csv")
     ('run', 'a.csv,b.csv')
@@ -63,11 +63,11 @@ def base_names(value: str) -> str:
 def check_inputs(config: Any) -> None:
     """Checks the input paths among a script's flags, in their order.
 
-    `config` is a dataclass of flags, declared with `config.option`; the option
-    `reads` is the kind of input. Two methods are optional: `unread_inputs`
-    returns the names of flags that this run does not read, and `input_hints`
-    returns advice for missing inputs, by flag. The field `output_dir` names a
-    folder to write to; `output_file` and `output` name paths to replace.
+    `config` is a dataclass of flags; in the declaration of a flag, `reads` is
+    the kind of input. `config` may have two methods: `unread_inputs` returns
+    the names of flags that this run does not read, and `input_hints` returns
+    advice for missing inputs, by flag. The field `output_dir` names a folder to
+    write to; `output_file` and `output` name paths to replace.
 
     Raises:
       UserError: If a file, folder or model is missing, the name of a model is
@@ -83,7 +83,7 @@ def check_inputs(config: Any) -> None:
         try:
             check(value, f"--{field.metadata['name'] or field.name}")
         except UserError as error:
-            # A message that ends with "did you mean ...?" has advice already.
+            # Add no hint to an error that ends with "did you mean ...?".
             if field.name in hints and not str(error).endswith("?"):
                 raise with_hint(error, hints[field.name]) from error
             raise
@@ -100,7 +100,7 @@ def reading_stdin(config: Any) -> Iterator[Any]:
     """Yields flags with a temporary file in place of "-", the standard input.
 
     Commands may read the file several times. The first line selects its format:
-    "{" means JSON lines, a header such as "text,label" .csv, all else .txt.
+    "{" means JSON lines, "text,label" .csv, a header with tabs .tsv, else .txt.
     """
     names = [
         field.name
@@ -228,8 +228,8 @@ def require_archive_url(url: str) -> None:
 def resolve_config(path: str) -> str:
     """Returns the path of a configuration file.
 
-    A path that begins with `configs/` and does not exist is searched in
-    `bert_tf/recipes`, so the flag files there work in any current directory.
+    A missing path that begins with `configs/` is searched in `bert_tf/recipes`,
+    so flag files in this folder work in any current directory.
     """
     recipe = os.path.join(RECIPES, path)
     is_recipe = path.startswith("configs/") and os.path.exists(recipe)
@@ -245,7 +245,7 @@ def _check_file(path: str, flag: str) -> None:
 
 def _check_files(patterns: str, flag: str) -> None:
     for pattern in map(str.strip, patterns.split(",")):
-        # TensorFlow checks these later: its rules for them differ from glob's.
+        # TensorFlow checks such patterns later: its rules differ from glob's.
         if is_remote(pattern) or set(pattern) & set("[\\{"):
             continue
         matches = glob.iglob(pattern, include_hidden=True) if pattern else ()

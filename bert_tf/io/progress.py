@@ -18,9 +18,9 @@ duration = tqdm.tqdm.format_interval
 class Rate:
     """Units per second in recent calls, without the calls that compile.
 
-    The first call, and calls over 5 times slower than the median, count as
-    compiling. Up to the sixth call the limit is 2 times the median: the second
-    call may compile, too, and would distort the rate of so few calls.
+    The first call and calls that take over 5 times the median are left out. Up
+    to the sixth call, the limit is 2 times the median, as the second call may
+    compile, too, and would distort the rate of few calls.
     """
 
     _RECENT = 100
@@ -60,7 +60,7 @@ class Rate:
 class Bar(tqdm.tqdm):
     """A progress bar that can show a rate that was measured elsewhere."""
 
-    # Whether `_rate` replaces the rate that tqdm measures.
+    # If true, `_rate` replaces the rate that tqdm measures.
     _has_rate = False
     _rate: float | None = None
 
@@ -68,7 +68,7 @@ class Bar(tqdm.tqdm):
     def format_dict(self) -> Mapping[str, Any]:
         values = super().format_dict
         if self._has_rate:
-            # If `rate` is None, tqdm computes a rate, unless `elapsed` is 0.
+            # Without `rate`, tqdm computes its own rate unless `elapsed` is 0.
             elapsed = values["elapsed"] if self._rate else 0
             values |= {"rate": self._rate, "elapsed": elapsed}
         return values
@@ -109,7 +109,7 @@ def bar(
 
     Args:
       total: The number of units, if it is known.
-      description: A noun or verb before the numbers.
+      description: The text before the numbers, a noun or a verb.
       unit: The name of one unit; "B" for bytes.
       initial: The number of units that were done in an earlier run.
       hidden: Whether to show nothing, because another worker shows the bar.

@@ -3,9 +3,9 @@
 Until the output is complete, `<output_file>.work` holds finished parts of the
 work and `recipe.json`, which has the recipe (all that the output depends on)
 and the paths of the files that the run writes. A run with another recipe is
-refused, so that files never mix. Starting over removes exactly the
-registered files. When the output is complete, its report or manifest holds the
-recipe and the paths, and the folder is removed.
+refused, so that files never mix. Starting over removes exactly the registered
+files. When the output is complete, its report or manifest holds the recipe and
+the paths, and `<output_file>.work` is removed.
 
 In an `--output_dir`, checkpoints hold the recipe (`training.resume`), and
 `written_files.json` lists the files that runs have written.
@@ -35,7 +35,7 @@ from bert_tf.io import paths
 from bert_tf.io import text_files
 
 WRITTEN_FILE = "written_files.json"
-# A thread that writes checkpoints may register files at the same time.
+# The thread that writes checkpoints registers files, too, hence the lock.
 _register_lock = threading.Lock()
 _HASH = re.compile(r"[0-9a-f]{32,}")
 _NAMES_SHOWN = 5
@@ -48,8 +48,8 @@ class Made:
     Attributes:
       recipe: JSON values that the output depends on, by names such as "--seed"
         and "the vocabulary".
-      files: Path to size in bytes, or None for any size. The last file marks a
-        complete output.
+      files: Path to size in bytes, or None for any size. The last file shows
+        that the output is complete.
       extras: Paths of files that a complete output may lack.
     """
 
@@ -70,8 +70,8 @@ class RunFolder(contextlib.ExitStack):
     Args:
       path: The output file; the paths of other outputs begin with this path.
       recipe: See `Made`.
-      find_finished: Reads the reports or manifests; returns a `Made` for each,
-        None for a missing one.
+      find_finished: Reads the reports or manifests; returns a `Made` for each
+        file, or None for a missing file.
       work_dir: The folder of unfinished work.
     """
 
@@ -117,7 +117,7 @@ class RunFolder(contextlib.ExitStack):
 
     @property
     def difference(self) -> str:
-        """How this run's recipe differs from existing output's, or ""."""
+        """The differences from existing output's recipe, in words, or ""."""
         for each in self._registered():
             if changed := changes(each.recipe, self._recipe):
                 return "; ".join(changed)
@@ -129,11 +129,11 @@ class RunFolder(contextlib.ExitStack):
         Args:
           outputs: The files that the run will write.
           fits_any: Whether a run with another recipe may reuse parts of the
-            work until the first output file exists. Each part is named by its
-            inputs, so only unchanged parts are found.
+            work until the first output file exists. The names of parts depend
+            on their inputs, so only unchanged parts are found.
 
         Raises:
-          UserError: If output has another recipe, or no run registered it.
+          UserError: If earlier output has another recipe, or is not registered.
         """
         known = {_absolute(path) for path in self._files()}
         existing = [path for path in (*known, *outputs) if files.exists(path)]
@@ -173,7 +173,7 @@ class RunFolder(contextlib.ExitStack):
         self.discard()
 
     def discard(self) -> None:
-        """Removes the record, then the work, which no run then reuses."""
+        """Removes the record, then the work, so that no run reuses it."""
         files.remove(self._record)
         files.remove(self.work_dir)
 
@@ -201,7 +201,7 @@ class RunFolder(contextlib.ExitStack):
         found = [each for each in self._find_finished() if each is not None]
         if files.exists(self._record):
             stored = text_files.read_json(self._record)
-            # Records of an earlier version lack "files" and "recipe".
+            # Records of old versions lack "files" and "recipe": use defaults.
             names = [
                 x if paths.is_remote(x) else os.path.join(self._folder, x)
                 for x in stored.get("files", [])
@@ -288,12 +288,12 @@ def changes(
 ) -> list[str]:
     """Describes the differences of two recipes: "--seed was 1 and is 2 now".
 
-    In place of a hash, the file or model with this hash is shown.
+    If a hash differs, the path of the hashed file or model is shown instead.
 
     Args:
       before: The earlier recipe.
       now: The recipe now.
-      sources: Name of each hash in the recipe to the path that was hashed.
+      sources: Name of each hash in the recipe to the hashed file or model.
     """
     found = []
     for name in {**before, **now}:
@@ -333,7 +333,7 @@ def refuse_removal(
         above = os.path.realpath(path)
         while above not in real and above != os.path.dirname(above):
             above = os.path.dirname(above)
-        # A checkpoint's prefix is no file, but its files begin with "prefix.".
+        # An input may be a checkpoint's prefix, with files named "prefix.*".
         prefix = os.path.realpath(path) + "."
         if above in real or any(x.startswith(prefix) for x in real):
             raise UserError(

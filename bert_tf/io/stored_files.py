@@ -3,7 +3,7 @@
 A model may come from anyone, so its files are checked before use: only regular
 files are opened, and each value in their JSON must be of the expected kind.
 Symbolic links to regular files are followed, because Hugging Face's cache
-consists of links. For local files, nothing here imports TensorFlow.
+consists of links. TensorFlow is imported for remote files only.
 """
 
 import json
@@ -28,7 +28,7 @@ class Kind(NamedTuple):
     """The values that a key of a JSON object may have.
 
     Attributes:
-      expected: The values in words, for errors.
+      expected: A description of the allowed values, for error messages.
       fits: Returns True for an allowed value.
     """
 
@@ -132,7 +132,7 @@ def check(
     Args:
       values: A JSON object; keys that the schema lacks are not checked.
       schema: Key to kind.
-      source: The file, for errors.
+      source: The path of the file, for error messages.
       required: Keys that must be present.
     """
     for key, kind in schema.items():
@@ -162,7 +162,7 @@ def exists(path: str) -> bool:
     """Returns True for a regular file, and False if nothing exists there.
 
     Raises:
-      UserError: For a directory, a pipe, a device, or a loop of links.
+      UserError: For directories, pipes, devices and loops of links.
     """
     if paths.is_remote(path):
         from bert_tf.io import files

@@ -20,16 +20,16 @@ from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import text_files
 
-# The only column of a .txt file, in which each line is a text.
+# A .txt file has only this column; each line is a text.
 TEXT_COLUMN = "text"
 
 # The standard library refuses fields of more than 131,072 characters, but texts
 # may be longer, so `read_csv` raises this limit (for the whole process).
 _MAX_FIELD_CHARS = (1 << 31) - 1
-# One of these in a one-column .tsv header suggests that the file is no .tsv.
+# A .tsv header with one column and such a character suggests another format.
 _OTHER_SEPARATORS = ",;"
-# In some countries, spreadsheets write one of these in place of the comma. A
-# line such as "sep=;" before the header may name the separator.
+# In some countries, spreadsheets separate fields by one of these, not by
+# commas. A line such as "sep=;" before the header may name the separator.
 _SPREADSHEET_SEPARATORS = (";", "\t", "|")
 _NAMED_SEPARATOR = re.compile(r'"?sep=(.)"?')
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".parquet")
@@ -46,7 +46,7 @@ class Row:
 
     Attributes:
       line: The number, from 1, of the line in which the row begins.
-      values: Column to value: a string; in .json and .jsonl, any JSON value.
+      values: Column to any JSON value; in .csv, .tsv and .txt to a string.
     """
 
     line: int
@@ -62,8 +62,8 @@ class Table:
       columns: The names of the columns; in .json and .jsonl, the keys of the
         first object.
       rows: The rows, which can be iterated over once.
-      repeated: The names that several columns have. `columns` and rows lack
-        these names; only `require` for such a name raises an error.
+      repeated: The names that two or more columns share. `columns` and rows
+        omit these names, and `require` raises an error for them.
     """
 
     path: str
@@ -78,7 +78,7 @@ class Table:
 
         Args:
           columns: The names of the columns.
-          flags: Column to the flag that can name another column.
+          flags: Column to the flag with which to name another column.
         """
         for column in columns:
             if column in self.repeated:
@@ -125,15 +125,15 @@ def read_table(
     r"""Opens a file of rows.
 
     - .csv: the first line names the columns; fields with commas, quotation
-      marks or line ends are in quotation marks, which are doubled inside. If
-      the header has no comma but semicolons, tabs or vertical bars, these
-      separate the fields. A line "sep=;" before the header names a separator.
+      marks or line ends are quoted, with inner quotation marks doubled. If the
+      header has semicolons, tabs or vertical bars but no comma, these separate
+      the fields. A line "sep=;" before the header names a separator.
     - .tsv: the first line names the columns; tabs separate fields and quotation
       marks are ordinary characters, as in GLUE's files.
     - .jsonl: one JSON object per line.
-    - .json: a list of JSON objects (read at once), or as .jsonl.
+    - .json: a list of JSON objects (all read at once), or lines as in .jsonl.
     - .txt: each line is a text, in a column named "text".
-    - .parquet: needs pyarrow; lines are the numbers of the rows.
+    - .parquet: needs pyarrow; `Row.line` is the number of the row.
 
     A byte order mark, CRs at line ends and spaces around names are removed.
     Blank lines are skipped. In a file with one column, however, a blank line
@@ -141,15 +141,15 @@ def read_table(
 
     Args:
       path: The file.
-      ending: Overrides the file's ending, with its dot.
+      ending: Replaces the ending of the file, for instance ".csv".
       columns_without_header: Names for a .csv or .tsv file without a header.
-        A file has no header if its first line has one field per name, but none
-        of the fields is one of these names.
+        The first line is data if it has one field for each name, and no field
+        equals a name.
       columns_of_longer_rows: Names for rows of a .csv or .tsv file that are
-        longer than the header. Rows with one field per name get these names, if
-        the names include all columns of the header.
-      on_broken_row: Called with the line number of each row with too many or
-        too few fields, which is then skipped. Without it, the row is an error.
+        longer than the header. A row with one field for each name uses these
+        names, if they include all columns of the header.
+      on_broken_row: Called with the line number of each row with a wrong number
+        of fields, which is then skipped. With None, such a row is an error.
 
     Raises:
       UserError: Here and from `rows`, if the file cannot be read or has no row,
@@ -246,7 +246,7 @@ def _repeats(values: Sequence[str], columns: Sequence[str]) -> bool:
     return (
         len(columns) > 1
         and len(values) == len(columns)
-        # If files were joined, the second header may have a byte order mark.
+        # Ignore the byte order mark that a second, joined file may begin with.
         and all(
             value.strip("\ufeff ") == column
             for value, column in zip(values, columns, strict=True)
@@ -372,7 +372,7 @@ def _read_json(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
     if not text.startswith("[", position):
         yield from _read_json_lines(path, enumerate(text.split("\n"), 1))
         return
-    # Parse the whole text first, so that the loop needs no syntax checks.
+    # Check the syntax of the whole text first: the loop assumes valid JSON.
     text_files.parse_json(text, path, advice=_JSON_ADVICE)
     decoder = json.JSONDecoder()
     line, counted = 1, 0
@@ -425,7 +425,7 @@ def open_parquet(path: str) -> Any:
 def _plain(value: Any) -> Any:
     """Converts a value to JSON: bytes and dates to text, and NaN to None.
 
-    Spark and other programs store texts as bytes.
+    Bytes are decoded as UTF-8, because Spark stores texts as bytes.
     """
     if isinstance(value, bytes):
         return value.decode()

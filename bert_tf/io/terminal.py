@@ -17,20 +17,20 @@ from collections.abc import Mapping
 
 from absl import logging
 
-# Attribute of log records; `_StepFilter` explains its three values.
+# A log record with this attribute may be hidden; see `_StepFilter`.
 SHOWN = "shown_without_bar"
-# A log file gets at most one progress line in this time.
+# Log files get at most one progress line in this number of seconds.
 SECONDS_BETWEEN_LINES = 10.0
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
-# Libraries of TensorFlow that log through Abseil, the second one since 2.21. No
-# environment variable sets Abseil's log level, so `drop_noise` calls a function
-# of the libraries. If a version lacks this function, all messages appear.
+# These libraries log through Abseil (the second since TensorFlow 2.21). No
+# environment variable sets Abseil's log level, so `drop_noise` calls a C++
+# function; in a version without this function, all messages appear.
 _LIBRARIES = (
     "libtensorflow_framework.so.2",
     "python/profiler/internal/_pywrap_profiler_plugin.so",
 )
-# The symbol of absl::SetMinLogLevel in TensorFlow 2.20 and in 2.21.
+# absl::SetMinLogLevel has these symbols in TensorFlow 2.20 and 2.21.
 _SET_LEVEL = [
     f"_ZN4absl12lts_{release}14SetMinLogLevelENS0_18LogSeverityAtLeastE"
     for release in (20250127, 20250814)
@@ -39,7 +39,7 @@ _ABSEIL_ERROR = 2
 
 
 class LineFormatter(python_logging.Formatter):
-    """Formats a record as "14:03:12 message"; names levels other than INFO.
+    """Formats a record as "14:03:12 message"; adds the level unless it is INFO.
 
     Args:
       date: The format of the time.
@@ -66,14 +66,14 @@ class _AboveBars:
         sys.stderr.flush()
 
     def close(self) -> None:
-        """Leaves standard error open."""
+        """Does nothing, so that standard error stays open."""
 
 
 class _StepFilter(python_logging.Filter):
     """Hides the lines of steps on a terminal, where a bar shows the steps.
 
-    A record's `SHOWN` names its kind. Without a terminal, "always" lines are
-    shown, and a "sometimes" line if no line was shown for ten seconds. With
+    A record's attribute `SHOWN` names its kind. Without a terminal, "always"
+    lines are shown, and "sometimes" lines at most every ten seconds. With
     --verbosity=1, "in_file" lines are shown, too.
     """
 
@@ -150,8 +150,8 @@ def drop_noise() -> None:
     Call this before TensorFlow is imported. TF_CPP_MIN_LOG_LEVEL below 2 keeps
     all messages.
     """
-    # TensorFlow logs an error if there is no GPU, unless the level is 3. The
-    # last message of an aborted process is still logged at level 3.
+    # Without a GPU, TensorFlow logs an error unless the level is 3. Level 3
+    # still shows the last message of a process that aborts.
     has_gpu = any(map(os.path.exists, _GPU_FILES))
     default = "2" if has_gpu else "3"
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", default) < "2":
@@ -159,7 +159,7 @@ def drop_noise() -> None:
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         return
-    # TensorFlow 2.21 logs while `_LIBRARIES` load, at any level: hide stderr.
+    # Hide stderr: TensorFlow 2.21 logs at any level while the libraries load.
     libraries = []
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
         stderr = os.dup(2)

@@ -44,8 +44,8 @@ def collect_hashes() -> Iterator[dict[str, str]]:
 def read_lines(path: str) -> Iterator[tuple[int, str]]:
     r"""Yields the lines of a UTF-8 text file with their numbers, from 1.
 
-    Lines end with \n or \r\n, which is removed, as is a byte order mark at the
-    start of the file. A path that ends in ".gz" is decompressed.
+    The line end, \n or \r\n, is removed, and so is a byte order mark at the
+    start of the file. A file with an ending such as ".gz" is decompressed.
 
     Raises:
       UserError: If the file does not exist, is damaged or not UTF-8, or its
@@ -91,7 +91,7 @@ def _decode(contents: bytes, path: str, number: int) -> str:
 
 
 def read_json(path: str) -> Any:
-    """Returns the parsed contents of a UTF-8 JSON file, or of its .gz.
+    """Returns the parsed contents of a UTF-8 JSON file, compressed or not.
 
     Raises:
       UserError: If the file does not exist, is damaged, or is not valid JSON.
@@ -116,7 +116,7 @@ def parse_json(text: str, path: str, line: int = 1, advice: str = "") -> Any:
         raise UserError(
             f"{path}, line {line} is not valid JSON: {reason}{advice}."
         ) from error
-    # Python also refuses very long numbers and very deep nesting.
+    # Python raises these errors for very long numbers and very deep nesting.
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}, line {line} is not readable JSON: {error}."
@@ -126,8 +126,8 @@ def parse_json(text: str, path: str, line: int = 1, advice: str = "") -> Any:
 def check_characters(text: str, values: Any, where: str) -> None:
     r"""Raises `UserError` if JSON has half of a surrogate pair.
 
-    An example is "\ud83d" without the "\ude00" that makes it an emoji, because
-    a program cut a text inside a character. UTF-8 cannot encode such a half.
+    For example, a program that cuts an emoji in two writes "\ud83d" without
+    "\ude00". UTF-8 cannot encode half of a pair.
     """
     if not _SURROGATE_ESCAPE.search(text):
         return

@@ -16,7 +16,7 @@ from bert_tf.io import terminal
 
 FILE = "train.log"
 
-# Lines to keep in memory until the run may write to the output directory.
+# Log lines stay in memory until the run may write to the output directory.
 _CAPACITY = 10_000
 
 
@@ -48,7 +48,7 @@ class _Appender(python_logging.StreamHandler):
         super().__init__(stream)
         self.setFormatter(terminal.LineFormatter("%Y-%m-%d %H:%M:%S"))
         self._has_ended = False
-        # Drop later lines, such as the report of the error: they would fail.
+        # After an error, drop all lines, as writing them would fail again.
         self.addFilter(lambda record: not self._has_ended)
 
     def handleError(self, record: python_logging.LogRecord | None) -> None:  # noqa: N802
@@ -69,9 +69,9 @@ class _Appender(python_logging.StreamHandler):
 def recording() -> Iterator[None]:
     """Keeps the log of the block in memory until `open_in` is called.
 
-    A run that is refused before `open_in` leaves no file.
+    If a run is refused before `open_in`, no file is written.
     """
-    # With `recorder` alone, Python would show no warnings: add absl's handler.
+    # Add absl's handler, or Python would not show warnings on the screen.
     logging.use_absl_handler()
     recorder = _Recorder()
     python_logging.getLogger().addHandler(recorder)

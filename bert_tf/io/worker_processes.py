@@ -15,7 +15,7 @@ from typing import Any
 
 from bert_tf.errors import WorkerEndedError
 
-# Tasks submitted per process: with one, a process would wait between tasks.
+# Each process has two tasks, so that it does not wait between tasks.
 _TASKS_AHEAD = 2
 
 
@@ -35,8 +35,8 @@ def pool(num_processes: int) -> Iterator[futures.Executor]:
         initializer=_begin,
     )
     try:
-        # Start all workers now, while this process prepares the tasks. Workers
-        # inherit the signal mask, so Ctrl-C does not interrupt their imports.
+        # Start workers now: they import while this process prepares tasks, and
+        # they inherit the signal mask, so Ctrl-C does not interrupt imports.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for _ in range(num_processes):
@@ -75,8 +75,8 @@ def finished(
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Yields each task with its result, in the order in which tasks finish.
 
-    A task is the arguments of one call. Only `_TASKS_AHEAD` tasks per process
-    are read in advance, so all of `tasks` need not fit in memory.
+    A task is a tuple of arguments for one call. At most two tasks per process
+    are read in advance, so `tasks` need not fit in memory.
     """
     waiting: dict[futures.Future, tuple[Any, ...]] = {}
     remaining = iter(tasks)
@@ -89,6 +89,6 @@ def finished(
             else:
                 waiting[executor.submit(function, *task)] = task
         done, _ = futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
-        # An error ends the loop, so finished results are yielded before it.
+        # Yield results before errors, because an error ends the loop.
         for future in sorted(done, key=lambda x: x.exception() is not None):
             yield waiting.pop(future), future.result()

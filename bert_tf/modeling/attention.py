@@ -22,10 +22,10 @@ from bert_tf.modeling import layers
 def build_attention_bias(input_mask, left_to_right=False):
     """Returns the bias that masks attention scores; the original's `adder`.
 
-    Padding gets -10000 as in the original (modeling.py:705-713), not minus
-    infinity: in a row of only padding this shifts all scores equally, so every
-    number stays finite. The mask 1 1 0 gives 0 0 -10000 for every query; left
-    to right, the first query gets 0 -10000 -10000.
+    Padding gets -10000, as in the original (modeling.py:705-713), instead of
+    minus infinity. In a row of only padding, -10000 shifts all scores equally,
+    so the softmax stays finite. The mask 1 1 0 gives 0 0 -10000 for every
+    query; left to right, the first query gets 0 -10000 -10000.
 
     Args:
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.

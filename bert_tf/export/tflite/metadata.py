@@ -3,8 +3,8 @@
 The metadata name the tensors. The vocabulary and the labels are appended as a
 zip file. Interpreters ignore the metadata and the zip file. The schema is
 metadata_schema.fbs of MediaPipe (M001, version 1.5.0). No installed package has
-code for this schema, so this module writes tables by their field numbers. A
-union has two fields: its type and its value.
+code for this schema, so tables are dicts from field number to value. In a
+table, a union has two fields: its type and its value.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from bert_tf.text.vocabulary import Vocabulary
 VOCAB_FILE = "vocab.txt"
 LABELS_FILE = "labels.txt"
 
-# For each tensor: the name that clients expect, and a description.
+# Each tensor has the name that clients expect, and a description.
 _INPUTS = {
     INPUT_IDS.name: ("ids", "The pieces' numbers in vocab.txt."),
     INPUT_MASK.name: ("mask", "1 for pieces and 0 for padding."),
@@ -51,31 +51,31 @@ _OUTPUTS = {
 }
 _ENTRY = b"TFLITE_METADATA"
 _FILE_IDENTIFIER = b"TFL3"
-# The alignment that the schema requires of buffers; kernels may rely on it.
+# The schema requires this alignment of buffers, and kernels may rely on it.
 _ALIGNMENT = 16
-# A fixed time (the earliest in a zip), so equal contents give equal files.
+# Files in the zip get a fixed time, so equal contents give equal .tflite files.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 _METADATA_IDENTIFIER = b"M001"
-# The first version of the schema with BertTokenizerOptions.
+# Older versions of the schema have no BertTokenizerOptions.
 _MIN_PARSER_VERSION = "1.1.0"
-# Values of AssociatedFileType.
+# Values of the enum AssociatedFileType in the schema.
 _TENSOR_AXIS_LABELS = 2
 _VOCABULARY = 5
-# Values of the unions ContentProperties and ProcessUnitOptions.
+# Types of the unions ContentProperties and ProcessUnitOptions in the schema.
 _FEATURE_PROPERTIES = 1
 _BERT_TOKENIZER_OPTIONS = 4
 
-# A flatbuffers table, field number to value: a string, a list of tables, a list
-# of floats, a table, or an unsigned byte.
+# A table of the schema as a dict from field number to value. A value is a
+# string, a table, an unsigned byte, or a list of tables or of floats.
 _Table = dict[int, Any]
 
 
 def describe(content: bytes, build: Build) -> bytes:
-    """Returns the file of a build with metadata.
+    """Returns a built .tflite file with metadata added.
 
     Raises:
-      UserError: If the labels do not fit the file.
+      UserError: If the labels do not match the file's probabilities.
     """
     stem, _ = os.path.splitext(os.path.basename(build.config.output_file))
     config, tokenizer = build.stored.config, build.head.tokenizer
@@ -101,7 +101,7 @@ def add_metadata(
     vocabulary: Vocabulary,
     labels: Sequence[str] = (),
 ) -> bytes:
-    """Returns a file with metadata; the result is deterministic.
+    """Returns a .tflite file with metadata; equal arguments give equal bytes.
 
     Args:
       content: A .tflite file with one signature, whose inputs are
@@ -112,7 +112,7 @@ def add_metadata(
       labels: The names of the columns of `probabilities`, or ().
 
     Raises:
-      UserError: If the file has other inputs, or another number of labels.
+      UserError: If an input is unknown, or labels and probabilities differ.
     """
     model = schema.ModelT.InitFromPackedBuf(content, 0)
     signature, subgraph = model.signatureDefs[0], model.subgraphs[0]
@@ -127,7 +127,7 @@ def add_metadata(
             for key in _in_order(signature.inputs, subgraph.inputs)
         ],
         3: [
-            # Outputs that `_OUTPUTS` lacks get a default description.
+            # Outputs without an entry in `_OUTPUTS` get this description.
             _tensor_table({key: (key, "An answer.")} | _OUTPUTS, key, labels)
             for key in _in_order(signature.outputs, subgraph.outputs)
         ],
@@ -227,7 +227,7 @@ def _pack(model: schema.ModelT, table: bytes, size: int) -> bytes:
     entry.buffer = len(model.buffers)
     model.buffers = [*model.buffers, buffer]
     model.metadata = [*(model.metadata or ()), entry]
-    # Begin with enough room: growing would copy hundreds of megabytes again.
+    # Allocate the whole file at once: growing would copy hundreds of MB again.
     builder = _Builder(size + size // 8 + len(table) + 4096)
     builder.Finish(model.Pack(builder), _FILE_IDENTIFIER)
     return bytes(builder.Output())
@@ -239,7 +239,7 @@ def _append_files(content: bytes, texts: Mapping[str, str]) -> bytes:
         file.write(content)
         with zipfile.ZipFile(file, "a") as archive:
             for name, text in texts.items():
-                # Do not compress, as readers map the files in place.
+                # Store files uncompressed, as clients map them into memory.
                 info = zipfile.ZipInfo(name, _NO_TIME)
                 info.create_system = 0  # The same on every machine.
                 archive.writestr(info, text.encode())

@@ -44,11 +44,11 @@ from bert_tf.io import locks
 from bert_tf.io import terminal
 
 _REPORT_SUFFIX = ".json"
-# The heads that MediaPipe and the Task Library support.
+# MediaPipe and the Task Library support only these heads.
 _HEADS_OF_CLIENTS = ("classification", "question_answering", "embeddings")
-# Numbers that are closer than this may change their order in int8.
+# Int8 rounding may swap the order of numbers that differ by less than this.
 _CLOSE_IN_INT8 = 0.05
-# The most rows per call: large models take about a second for a few rows.
+# Limit the rows of a call: large models take about a second for a few rows.
 _MAX_ROWS = 8
 
 _Call = tuple[Arrays, Expected]
@@ -59,7 +59,7 @@ class Built:
     """A file that was verified and is not written yet.
 
     Attributes:
-      verification: The result of `verify`.
+      verification: The JSON values that `verify` returns.
     """
 
     build: Build
@@ -102,7 +102,7 @@ def run(config: TfliteConfig, origin: str | None = None) -> None:
     Args: As for `savedmodel.run`.
 
     Raises:
-      UserError: If flags or model are invalid, or verification fails.
+      UserError: If a flag, the model or an output of the file is wrong.
     """
     keras_backend.require_tensorflow()
     files.require_writable(config.output_file, "--output_file")
@@ -143,8 +143,8 @@ def make(build: Build) -> Built:
     """Converts a model and verifies the file.
 
     Raises:
-      UserError: If the converter rejects the model, or the outputs of the file
-        differ from the model's.
+      UserError: If the converter rejects the model, or the file's outputs
+        differ from the model's outputs.
     """
     if build.takes_text:
         build = builds.adapt(build)
@@ -173,8 +173,8 @@ def publish(built: Built, path: str, scores: Scores | None) -> None:
     """Writes a file, and its report next to it, atomically."""
     measured = None if scores is None else dataclasses.asdict(scores)
     with contextlib.ExitStack() as stack:
-        # The report is renamed first. If the process is killed before the file
-        # is renamed, the report's checksum shows that the file is an old one.
+        # The report is renamed before the file. If the process is killed in
+        # between, the checksum in the report shows that the file is old.
         names = [
             stack.enter_context(files.atomic_file(path + suffix))
             for suffix in ("", _REPORT_SUFFIX)
@@ -186,11 +186,11 @@ def publish(built: Built, path: str, scores: Scores | None) -> None:
 
 
 def find_warning(build: Build) -> str | None:
-    """Returns a warning if MediaPipe and the Task Library tokenize otherwise.
+    """Returns a warning if MediaPipe and the Task Library tokenize differently.
 
-    These clients always lower-case ASCII and strip no accents, see
-    `bert_tf.text.normalizer`. Returns None if the clients tokenize all texts as
-    the model does, or do not support such files.
+    These clients always lower-case ASCII letters and never strip accents (see
+    `bert_tf.text.normalizer`). Returns None if they tokenize all texts as the
+    model does, or if they do not support the head or the inputs of the file.
     """
     tokenizer = build.head.tokenizer
     if (
@@ -234,10 +234,10 @@ def verify(content: bytes, build: Build) -> dict[str, Any]:
     """Compares the outputs of a file with the outputs of its model.
 
     Returns:
-      `num_calls`, `num_values`, `largest_difference` (of numbers, relative to
-      the largest number of the output if that is above 1), `tolerance` (None
-      in int8) and `agreement`: for each output with decisions, the share of
-      decisions that equal the model's; for `embedding`, the lowest cosine.
+      `num_calls`, `num_values`, `largest_difference` (relative to the output's
+      largest absolute value, at least 1), `tolerance` (None in int8) and
+      `agreement`: for each output with decisions, the share that equals the
+      model's decisions; for `embedding`, the lowest cosine.
 
     Raises:
       UserError: If the outputs differ.
@@ -314,7 +314,7 @@ def _calls_of_ids(reference: Reference, build: Build) -> Iterator[_Call]:
     length = build.config.max_seq_length
     batches = [reference.batches()[0][:1], reference.batches()[-1]]
     packed = []
-    # Some test sentences are too long on purpose: silence the warnings.
+    # Silence the warnings about test sentences that are too long on purpose.
     with terminal.below(logging.ERROR):
         for rows in map(reference.pack, batches):
             chosen = evaluation.spread(len(rows["input_ids"]), _MAX_ROWS)
@@ -352,7 +352,7 @@ def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
 def split(rows: Arrays, batch_size: int | None) -> Iterator[Arrays]:
     """Splits rows [R, ...] into calls with the batch size of a file.
 
-    The last call is padded with its first row.
+    The last call repeats its first row until it has the batch size.
     """
     count = len(next(iter(rows.values())))
     size = batch_size or count

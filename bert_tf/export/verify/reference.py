@@ -3,14 +3,14 @@
 Texts that reveal errors are listed here. Texts with a given number of tokens
 are generated from the vocabulary of the model.
 
-The answers come from the head and the model of the model directory, called
-eagerly. So they reveal wrong settings, labels, weights and vocabularies of an
-export. They also reveal errors in its graph, where the model is fused and
-padding is skipped. Tests compare each head with the predictions of its task.
+The answers are computed from the model directory, without the export's graph. A
+difference reveals wrong settings, labels, weights or vocabularies, or errors in
+the graph, in which the model is fused and padding is skipped. Tests compare the
+answers of each head with the predictions of its task.
 
 Shapes:
   B: number of rows of a request.
-  R: rows that the model gets, for instance one for each window of long texts.
+  R: rows of the model's input, such as one for each window of a long text.
   T: row length.
 """
 
@@ -40,32 +40,31 @@ from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import MASK
 
-# A row of a request: input name to a string, or to a list, such as choices.
+# A row of a request maps input names to strings, or to lists such as choices.
 Row = Mapping[str, Any]
 Arrays = Mapping[str, np.ndarray]
 Answerer = Callable[[Mapping[str, tf.Tensor], Rows], dict[str, tf.Tensor]]
 
-# The most rows per call, and the most texts per call of `tokenize`.
 _ROWS_PER_CALL = 8
 _TEXTS_PER_CALL = 64
-# The most windows per call: all windows of a long text could fill the memory.
+# Compute only this many windows at once, or a long text could fill the memory.
 _WINDOWS = 32
-# Logits may differ by this factor times the tolerance; see `run._LOGITS`.
+# Logits may differ by 10 times the tolerance: padding changes their rounding.
 TIMES_FOR_LOGITS = 10
-# `Reference.decide` adds and subtracts this many random disturbances, to find
-# doubtful decisions: those between equal numbers always change, and nine of ten
-# change if their numbers differ by a tenth of the disturbance.
+# `Reference.decide` adds this many random disturbances to the model's outputs,
+# and subtracts them, too. Decisions that change are doubtful. One disturbance
+# changes 90% of the decisions between numbers that differ by a tenth of it.
 _DISTURBANCES = 4
 
-# Arguments with which a model returns all outputs that `Reference` reads.
+# With these arguments, a model returns all outputs that `Reference` reads.
 OUTPUTS = {"return_all_layers": True, "return_attention_probs": True}
 
-# The maximum number of warm-up requests in TensorFlow Serving.
+# TensorFlow Serving rejects a file with more warm-up requests.
 MAX_REQUESTS = 1000
 
 _NUM_CHOICES = 2
 _QUESTION_WORDS = 3
-# The example row of a head, by the names of the head's input strings.
+# The names of a head's inputs select its example row.
 _EXAMPLES: Mapping[tuple[str, ...], Row] = {
     ("text",): {"text": "A fine film from Paris."},
     ("text", "text_pair"): {
@@ -105,7 +104,7 @@ TEXTS = (
     "long ago, in a far land, the dog sat down and 東 said: hm! " * 400,
 )
 # Exports must ignore invalid UTF-8: a stray byte, a truncated character, an
-# overlong character, a surrogate. The [MASK]s are for heads that need one.
+# overlong character and a surrogate. Some heads need the [MASK]s.
 INVALID = (
     b"a \xff b [MASK]",
     b"c \xe6\x9d [MASK]",
@@ -135,9 +134,9 @@ class Expected:
     """The outputs that an export must return for some rows.
 
     Attributes:
-      values: By output: numbers, or bytes in arrays of objects, each [B, ...].
-      doubtful: <bool>[B] by output, True for a row that may differ, because a
-        difference within the tolerance can change a decision.
+      values: Output name to an array [B, ...] of numbers or bytes objects.
+      doubtful: Output name to <bool>[B], True for a row that may differ,
+        because a difference within the tolerance can change a decision.
     """
 
     values: Arrays
@@ -154,14 +153,14 @@ class Expected:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """One call of a signature, and its answer if that is known.
+    """One call of a signature, and its expected outputs if they are known.
 
     Attributes:
       signature: The name of the signature.
-      inputs: Numbers, or bytes in arrays of objects, by name.
+      inputs: Input name to an array of numbers or bytes objects.
       description: The request in words, such as "batch 0 of 3".
       expected: The outputs that the call must return, or None.
-      repeats: The number of further calls to time.
+      repeats: How often to repeat the call to measure its latency.
     """
 
     signature: str
@@ -176,7 +175,7 @@ class Reference:
 
     Args:
       head: The head.
-      model: The model as it is trained, in float32, with `OUTPUTS`.
+      model: The training form of the model in float32, built with `OUTPUTS`.
       tolerance: The largest allowed difference of numbers.
       ids_only: Whether the signatures take token ids instead of strings.
     """
@@ -189,7 +188,7 @@ class Reference:
         ids_only: bool = False,
     ) -> None:
         if ids_only and "pair" in head.flags:
-            # Every classifier takes ids of two segments, so test pairs.
+            # Classifiers that take ids accept two segments, so test pairs.
             head = dataclasses.replace(head, pair=True)
         self.head = head
         self.ids_only = ids_only
@@ -250,7 +249,7 @@ class Reference:
             expected = self.for_predict(found)
             name = f"batch {number} of {len(rows)}"
             yield Call(serving, to_inputs(rows), name, expected)
-            # All single rows run the same code: send only the first as Example.
+            # Single rows run the same code: send only the first as Example.
             if len(rows) == 1 and number > 0:
                 continue
             examples = to_examples(rows)
@@ -258,7 +257,7 @@ class Reference:
             if method in signatures:
                 others = found.only(found.values.keys() - expected.values)
                 yield Call(method, {"inputs": examples}, name, others)
-        # Bytes that are not UTF-8 must be ignored.
+        # Exports must drop bytes that are not UTF-8, as `decode` does here.
         raw, decoded = (
             [_replace_texts(batches[0][0], text) for text in texts]
             for texts in (
@@ -338,27 +337,27 @@ class Reference:
         tokens = self.head.tokenizer.tokens(packed["input_ids"])
         tokens = tf.where(packed["input_mask"] > 0, tokens, "").numpy()
         layers = self._model(packed, training=False)["attention_probs"]
-        # An export of embeddings lacks the layers above the layer it reads.
+        # An export of embeddings ends at `head.layer`: drop later layers.
         last = self._layer % len(layers)
         attention = np.stack([x.numpy() for x in layers[: last + 1]], 1)
         return Expected({"tokens": tokens, "attention": attention})
 
     def pack(self, rows: Sequence[Row]) -> dict[str, np.ndarray]:
-        """Returns the ids of strings without the padding that all rows have."""
+        """Returns the ids of strings, padded only to the longest row."""
         packed = self.head.pack(to_tensors(rows)).inputs
         longest = tf.reduce_max(tf.reduce_sum(packed["input_mask"], -1))
         return {x: packed[x][..., :longest].numpy() for x in MODEL_INPUTS}
 
     def decide(self, answer: Answerer, rows: Rows) -> Expected:
-        """Returns the answer to rows, and which of its decisions are doubtful.
+        """Returns the answers to rows, and marks doubtful decisions.
 
-        A decision is a string or an index, and is doubtful if small changes of
-        the model's outputs change it. Then the row's other single values, such
-        as the score of the chosen answer, are doubtful, too.
+        A decision is a string or an index. It is doubtful if small changes of
+        the model's outputs change it. In such a row, single values such as the
+        score of the chosen answer are doubtful, too.
 
         Args:
-          answer: A method of the head.
-          rows: The rows that the method gets, besides the model's outputs.
+          answer: The method of the head that computes the answers.
+          rows: The model's inputs, and the state that `answer` reads.
         """
         outputs = self._compute(rows.inputs)
         values = {x: t.numpy() for x, t in answer(outputs, rows).items()}
@@ -396,7 +395,7 @@ class Reference:
             self._function = tf.function(
                 self._call, input_signature=[specs], autograph=False
             )
-        # Zero rows make one empty part, as `tf.concat` needs at least one part.
+        # Make one part even without rows: `tf.concat` needs at least one part.
         parts = [
             self._function({x: t[i : i + _WINDOWS] for x, t in inputs.items()})
             for i in range(0, max(len(inputs["input_ids"]), 1), _WINDOWS)
@@ -486,7 +485,7 @@ def warmup_requests(
     Args:
       head: The head.
       ids_only: Whether the signature takes token ids instead of strings.
-      counts: The number of rows in each request for a bucket.
+      counts: Each bucket gets a request with each of these numbers of rows.
     """
     calls = []
     for bucket in head.buckets:
@@ -541,10 +540,10 @@ def make_rows(
     longest: int,
     is_masked: bool = False,
 ) -> list[Row]:
-    """Returns a row for each text, with other texts for its other inputs.
+    """Returns a row for each text; other texts fill the row's other inputs.
 
     Args:
-      inputs: The names of a head's input strings.
+      inputs: The names of the head's string inputs.
       column: The texts.
       tokenizer: The tokenizer of the model.
       longest: The maximum number of tokens of a row.
@@ -566,7 +565,7 @@ def make_rows(
             for i, text in enumerate(column)
         )
     else:
-        # Either text of a pair may be the longer one, or empty.
+        # In these pairs, either text may be longer, or empty.
         lengths = [1 + 7 * number % longest for number in range(len(column))]
         others = of_length(tokenizer, lengths, 1)
         others[1::2] = (TEXTS * len(others))[1 : len(others) : 2]
@@ -611,12 +610,12 @@ def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:
 
     Args:
       tokenizer: The tokenizer of the model.
-      words_per_text: The number of entries per text.
+      words_per_text: The number of vocabulary entries per text.
     """
     mark = vocabulary_lib.CONTINUATION
     words = []
     for token in tokenizer.vocabulary.tokens:
-        # A continuation token such as ##ing occurs only within a word.
+        # ##ing occurs only within words, so test it in the word "aing".
         word = token if token == mark else token.removeprefix(mark)
         words.append(f"a{word}" if word != token else word)
     return [

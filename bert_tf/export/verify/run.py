@@ -2,9 +2,9 @@
 
 The export is loaded from its files and runs on texts chosen to reveal errors.
 Its answers are compared with the answers that `reference` computes from the
-model directory. The files in litert/ run in the server's LiteRT engine. In
-float32, their outputs must equal the model's. With quantized weights, the
-differences are only reported.
+model directory. The server's LiteRT engine runs the files in litert/. In
+float32, their outputs must equal the outputs of the model. With quantized
+weights, differences are only reported.
 """
 
 import dataclasses
@@ -46,21 +46,21 @@ from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.servable import Servable
 from bert_tf.text.vocabulary import Vocabulary
 
-# The largest allowed difference of numbers, for each precision of a SavedModel
-# and quantization of a .tflite file. Int8 weights have no limit: reports have
-# the share of equal decisions, and the score on a dev set, instead.
+# The largest allowed difference of numbers, by the precision of a SavedModel or
+# the quantization of a .tflite file. Int8 has no limit: its reports state the
+# share of equal decisions and the score on a dev set.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2, "none": 1e-4, "float16": 5e-3}
 
-# A function that returns the decisions in an output, such as its argmax.
+# A `Decide` function returns the decisions in an output, such as its argmax.
 Decide = Callable[[np.ndarray], np.ndarray]
-# Outputs that are decisions; all other outputs are numbers or offsets.
+# These outputs are decisions; all other outputs are numbers or offsets.
 _DECISIONS: Mapping[str, Decide] = dict.fromkeys(
     ("answer", "index", "label", "labels", "tags", "tokens"), lambda x: x
 )
 _MAX_SHOWN = 60
 _MAX_FAULTS_OF_CHECK = 3
-# Outputs with this ending may differ by `TIMES_FOR_LOGITS` times the tolerance.
-# Padding changes the order of sums, and so more than the last bits of logits.
+# Outputs with this ending may differ by `TIMES_FOR_LOGITS` times the tolerance,
+# because padding changes the order in which their sums are rounded.
 _LOGITS = "logits"
 
 
@@ -86,8 +86,8 @@ class Check:
     Attributes:
       name: The name of the check.
       detail: The result in words.
-      faults: The faults, in sentences without periods.
-      largest: The largest difference of numbers, or None.
+      faults: Error messages without final periods; empty if the check passed.
+      largest: The largest difference from an expected number, or None.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Report:
     Attributes:
       directory: The path of the export.
       source: The path of the model.
-      checks: The checks in their order.
+      checks: All checks, in the order in which the report lists them.
       latencies: The median latency in milliseconds for each warm-up request of
         one row; empty if none was timed.
     """
@@ -133,10 +133,10 @@ class Report:
         return "\n".join(lines) + "\n"
 
     def to_json(self, lengths: Sequence[int]) -> dict[str, Any]:
-        """Returns the part of the report that a model card has.
+        """Returns the part of the report for the model card.
 
         Args:
-          lengths: The lengths of the rows that were timed.
+          lengths: The row length of each timed warm-up request.
         """
         return {
             "latency": {
@@ -185,11 +185,11 @@ def examine(
       directory: The version directory.
       artifact: The description of the export.
       head: The head of the export.
-      model: The model as it is trained, with `reference.OUTPUTS`.
+      model: The training form of the model, built with `reference.OUTPUTS`.
       source: The path of the model, for the report.
       num_timings: The number of timed calls per warm-up request of one row.
-      exact_litert: For an export with litert/, the .tflite file of the model
-        in float32, if it is known.
+      exact_litert: The model as a .tflite file in float32, to check an export
+        with litert/.
 
     Raises:
       UserError: If the directory has no valid SavedModel.
@@ -198,7 +198,7 @@ def examine(
     checks = [_check_vocabulary(directory, head.tokenizer.vocabulary)]
     names = {SERVING, *(() if artifact.ids_only else serving_module.OF_STRINGS)}
     if missing := sorted(names - set(signatures)):
-        # Stop here, as failing calls would hide this reason.
+        # Stop here: failing calls would hide that signatures are missing.
         fault = f"there is no {' and no '.join(missing)}"
         shown = ", ".join(sorted(signatures))
         checks.append(Check("signatures", shown, (fault,)))
@@ -207,7 +207,7 @@ def examine(
     least = tolerance
     if artifact.litert is not None:
         least = max(tolerance, TOLERANCES["none"])
-    # Silences a warning for every long text.
+    # Silence a warning for each test text that is too long.
     with terminal.below(logging.ERROR):
         reference = Reference(head, model, least, artifact.ids_only)
         calls = list(reference.plan(signatures))
@@ -246,14 +246,14 @@ def examine_litert(
       directory: The version directory.
       quantization: How the weights are quantized, one of
         `flags.export.LITERT_QUANTIZATIONS`.
-      calls: The calls and what they must return.
-      warmups: Warm-up requests; some are timed.
-      exact: The .tflite file in float32, if known; only for quantized exports.
+      calls: The calls, with their expected outputs.
+      warmups: Warm-up requests; requests with `repeats` are timed.
+      exact: The float32 .tflite file of the model, to check quantized exports.
 
     Raises:
-      UserError: If a part cannot be loaded.
+      UserError: If a file of the export cannot be loaded.
     """
-    # The LiteRT engine lacks the signature `attention`.
+    # The LiteRT engine lacks the signature `attention`, so do not call it.
     calls = [x for x in calls if x.signature != serving_module.ATTENTION]
     name, tolerance = f"LiteRT ({quantization})", TOLERANCES["none"]
     checks = []
@@ -344,7 +344,7 @@ def _check_vocabulary(directory: str, vocabulary: Vocabulary) -> Check:
 def _check_warmups(
     name: str, calls: Sequence[Call], answers: Sequence[Answer]
 ) -> Check:
-    # TensorFlow Serving does not load a model whose warm-up fails.
+    # TensorFlow Serving rejects a model if its warm-up fails.
     faults = [
         f"{one.description} fails: {answer.error}"
         for one, answer in zip(calls, answers, strict=True)
@@ -382,7 +382,7 @@ def check_answers(
     """Compares the answers of an export; returns a check for each signature.
 
     Args:
-      calls: The calls and what they must return.
+      calls: The calls, with their expected outputs.
       answers: The answers to the calls.
       client: The name of the client that made the calls.
       tolerance: As for `Comparison`.
@@ -419,23 +419,23 @@ def measure_scales(expected: Iterable[Expected]) -> dict[str, float]:
 
 
 class Comparison:
-    """Compares answers with what was expected, call by call.
+    """Compares answers with the expected outputs, call by call.
 
     Args:
       tolerance: The largest allowed difference of floating-point numbers,
-        relative to their scale. Logits may differ by ten times the tolerance
-        if their softmax over the last axis is within the tolerance. None
-        accepts all numbers and decisions, and only measures differences.
+        relative to their scale. Logits may differ by ten times the tolerance if
+        their softmax over the last axis is within the tolerance. With None,
+        differences are only measured.
       scales: The result of `measure_scales` for all calls.
-      decisions: By output: the function that reads its decisions.
+      decisions: Output name to the function that reads the output's decisions.
 
     Attributes:
       num_calls: The number of calls.
-      num_compared: The number of values compared, without doubtful ones.
+      num_compared: The number of compared values; doubtful values are skipped.
       largest: The largest difference of numbers, relative to their scale.
-      faults: Sentences without periods; empty if there is no fault.
-      equal: By output: the number of decisions that equal the model's, and the
-        number of all decisions.
+      faults: Error messages without final periods; empty if there is no fault.
+      equal: Output name to the number of decisions that equal the model's
+        decisions, and the number of all decisions.
     """
 
     def __init__(
@@ -490,7 +490,7 @@ class Comparison:
     def _count_equal(
         self, name: str, expected: np.ndarray, actual: np.ndarray
     ) -> None:
-        # Arrays of different shapes, as for empty batches, are not compared.
+        # Skip arrays of different shapes, which occur for empty batches.
         if name not in self._decisions or expected.shape != actual.shape:
             return
         first, second = map(self._decisions[name], (expected, actual))
@@ -508,7 +508,7 @@ class Comparison:
         doubtful: np.ndarray | None,
     ) -> Iterator[str]:
         """Yields the fault of an output, if any; ignores doubtful rows."""
-        # In an empty batch, all axes but the first may have any size.
+        # If both batches are empty, accept any size of the other axes.
         no_rows = not len(expected) and not len(actual)
         is_empty = no_rows and expected.ndim == actual.ndim
         if expected.dtype != actual.dtype or not (
