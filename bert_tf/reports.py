@@ -45,7 +45,7 @@ _MAX_CONFUSIONS = 30
 _SMOOTHED_FROM = 40
 
 Rows = Sequence[Mapping[str, Any]]
-# A panel: the key of its values in `Rows`, its title, and a factor for values.
+# A panel: a key of `Rows`, a title, and a factor that multiplies the values.
 Panel = tuple[str, str, float]
 
 
@@ -159,7 +159,7 @@ def drawable(names: Sequence[str], text_file: str) -> tuple[list[str], str]:
 def _missing_characters(names: Iterable[str]) -> str:
     """Returns the characters of names that no font has."""
     fonts = []
-    # Matplotlib searches the fonts of all these families for a character.
+    # For each character, Matplotlib searches these font families in order.
     for family in font_manager.FontProperties().get_family():
         properties = font_manager.FontProperties(family=[family])
         fonts.append(font_manager.get_font(font_manager.findfont(properties)))
@@ -187,7 +187,7 @@ def draw_bars(
       axes: The panel.
       names: The names of the rows, from the top.
       series: The values of each series by its label in the legend.
-      colors: For each series, a color, or a list with a color for each bar.
+      colors: For each series, one color, or a list with one color per bar.
       text: The format of the number at the end of a bar.
       name_width: The number of characters in a line of a row's name.
     """
@@ -249,11 +249,11 @@ def write_learning_curves(
 
     Args:
       path: The PNG.
-      panels: The panels; a panel without values reads "not measured".
+      panels: The panels; a panel without values shows "not measured".
       train: Lines of `train_metrics.jsonl`, each with a `step`.
       evaluation: Results of evaluations, each with a `global_step`.
       title: The title of the figure.
-      baselines: Values of a model that predicts token frequencies, by key.
+      baselines: By panel key, the value for a model of token frequencies.
     """
     names = [name for name, _, _ in panels]
     # If the number of panels is odd, the first panel (the loss) fills a row.
@@ -375,7 +375,7 @@ def write_confusion_matrix(
         _draw_confusions(bars, labels, counts, side)
         size = min(44 * side / total, 10.0)
     display = ConfusionMatrixDisplay(
-        # Small shares would be invisible: the power makes them darker.
+        # In a large matrix, a power makes cells with small shares visible.
         shares if has_numbers else shares**0.4,
         display_labels=labels,
     ).plot(
@@ -424,7 +424,7 @@ def _draw_confusions(
     draw_bars(axes, names, values, name_width=_MAX_NAME_CHARS + 2)
     # Leave room for 30 bars in every plot; otherwise a few bars would be thick.
     axes.set_ylim(_MAX_CONFUSIONS - 0.5, -0.5)
-    # A name has two lines, which must fit into a row.
+    # A name has two lines, so in low rows the font must be smaller.
     axes.tick_params(axis="y", labelsize=min(0.75 * side, SMALL))
     axes.set_title("Most frequent confusions", fontsize=9, loc="left")
 

@@ -32,7 +32,7 @@ _FLAGS = (
 )
 _RETURN_FLAGS = _FLAGS[:3]
 _INPUTS = ("input_ids", "input_mask", "segment_ids", *layouts.INPUTS)
-# The pretraining heads; their outputs are called <head>_logits.
+# The pretraining heads; the output of a head is called <head>_logits.
 _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 
 
@@ -40,8 +40,8 @@ _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 def lookup(table, ids):
     """Gathers rows of a table, with a dense gradient.
 
-    The gradient of `tf.gather` is sparse: its repeated rows distort a global
-    norm, and replicas cannot add it up cheaply.
+    The gradient of `tf.gather` is sparse: the gradient's repeated rows distort
+    a global norm, and sums of sparse gradients over replicas are slow.
 
     Args:
       table: <float>[rows, width].
@@ -114,11 +114,11 @@ class Embeddings(layers.BertLayer):
         input_ids = layout.select(input_ids)
         segment_ids = layout.select(segment_ids)
         table = tf.convert_to_tensor(self.word_embeddings)
-        # Inference needs no gradient: use tf.gather, which all servers have.
+        # Inference needs no gradient, so use tf.gather, which all servers have.
         look_up = tf.gather if self.for_inference else lookup
         words = tf.cast(look_up(table, input_ids), tf.float32)
-        # With few segment types, a product with one-hot rows is faster than
-        # gathering, above all in the backward pass.
+        # The segment table has few rows, so a product with one-hot rows is
+        # faster than gathering, in particular in the backward pass.
         segments = tf.matmul(
             tf.one_hot(segment_ids, self.bert_config.type_vocab_size),
             tf.cast(self.token_type_embeddings, tf.float32),
@@ -131,7 +131,7 @@ class Embeddings(layers.BertLayer):
     def _positions(self, length):
         """Returns the embeddings of the first positions, <float>[S, H]."""
         if self.for_inference:
-            # Gather, or else TensorFlow Lite would not store the table in int8.
+            # TensorFlow Lite stores the table in int8 only with tf.gather.
             return tf.gather(self.position_embeddings, tf.range(length))
         return self.position_embeddings[:length]
 
@@ -155,9 +155,9 @@ class _ConfiguredModel(layers.Configured, keras.Model):
     Attributes:
       head_outputs: The names of the outputs of the head; () without a head.
       labels_tokens: True if the labels of the first output are for tokens.
-      text_files: File name to contents: vocab.txt, tokenizer.json and task.json
-        of a model directory, which .keras files hold in assets/. A model that
-        was not read from files has none.
+      text_files: Contents by file name: vocab.txt, tokenizer.json and task.json
+        of a model directory. A .keras file has these files in assets/. The
+        dictionary is empty if the model was not read from files.
     """
 
     head_outputs = ()
@@ -202,8 +202,8 @@ class _ConfiguredModel(layers.Configured, keras.Model):
 class BertModel(_ConfiguredModel):
     """The encoder: embeddings, encoder layers and pooler.
 
-    A variable's name is the outermost model's name, then the name in the
-    original's checkpoints; see `named_variables`.
+    `named_variables` returns the variables by their names in the original's
+    checkpoints.
 
     Args:
       config: A `BertConfig`, or its dictionary.
@@ -211,7 +211,7 @@ class BertModel(_ConfiguredModel):
       return_all_layers: Whether to return `encoder_outputs`.
       return_embeddings: Whether to return `embedding_output`.
       return_attention_probs: Whether to return `attention_probs`.
-      has_pooler: Whether there is a pooler, and `pooled_output`.
+      has_pooler: Whether the model has a pooler and returns `pooled_output`.
       remat: As for `Encoder`; not with `return_attention_probs`.
       **kwargs: As for `keras.Model`: `name`, `dtype` (also a policy such as
         "mixed_bfloat16").
@@ -221,7 +221,7 @@ class BertModel(_ConfiguredModel):
         padding or a second segment, `input_mask` <int32>[B, S] (1 for tokens,
         0 for padding; default ones) and `segment_ids` <int32>[B, S] (default
         zeros). With `token_indices` and `token_places` from
-        `layouts.find_tokens`, padding is not computed: its outputs are 0.
+        `layouts.find_tokens`, the model skips padding; its outputs are 0.
       training: Whether to apply dropout.
       dropout_seeds: <int32>[B]; an example's dropout depends on its seed and
         the configuration alone. Keras draws the seeds if they are not given.
@@ -229,7 +229,7 @@ class BertModel(_ConfiguredModel):
     Returns:
       A dictionary, in the compute dtype. Always: `sequence_output` <float>[B,
       S, H] and, with a pooler, `pooled_output` <float>[B, H] of the first token
-      (left-to-right, of the last token that is not padding). On request:
+      (if left-to-right, of the last token that is not padding). On request:
       `encoder_outputs`, a list of <float>[B, S, H] per layer;
       `embedding_output` <float>[B, S, H]; and `attention_probs`, a list of
       <float>[B, N, S, S] per layer.
@@ -276,7 +276,7 @@ class BertModel(_ConfiguredModel):
         if has_pooler:
             self.pooler = self.add_layer(head_layers.Pooler, "pooler")
         self.seed_generator = keras.random.SeedGenerator()
-        # Build with a shape, so that `summary` shows `output_shape`.
+        # Build with a shape, or else `summary` would not show `output_shape`.
         self.build((None, None))
 
     def build(self, input_shape=None):
@@ -343,9 +343,9 @@ class BertWithHead(_ConfiguredModel):
 
     Args:
       config: A `BertConfig`, or its dictionary.
-      fuse: Whether to compile the elementwise chains; faster in training.
-      return_encoder_outputs: Whether calls return the outputs of `BertModel`,
-        too; by default if one of the `return_` flags of `BertModel` is set.
+      fuse: Whether to compile the elementwise chains, for faster training.
+      return_encoder_outputs: Whether to also return the outputs of `BertModel`;
+        by default True if one of `BertModel`'s `return_` flags is set.
       **kwargs: As for `BertModel`.
 
     Attributes:
@@ -411,23 +411,23 @@ class BertForPretraining(BertWithHead):
 
     Args:
       config: A `BertConfig`, or its dictionary.
-      fuse: Whether to compile the elementwise chains; faster in training.
-      heads: One or both of "masked_lm" and "next_sentence". Without
-        "next_sentence" there is no pooler, as only this head reads it.
-      **kwargs: As for `keras.Model`, `return_encoder_outputs`, and the
-        `return_` flags of `BertModel`.
+      fuse: Whether to compile the elementwise chains, for faster training.
+      heads: "masked_lm", "next_sentence" or both, in a tuple. The model has a
+        pooler only with "next_sentence", the only head that reads the pooler.
+      **kwargs: Arguments of `BertWithHead`: for instance `dtype`,
+        `return_encoder_outputs` or a `return_` flag of `BertModel`.
 
     Call arguments: As for `BertModel`; the inputs may also have
       `masked_lm_positions` <int32>[B, P], by default all positions.
 
     Returns:
       A dictionary of `masked_lm_logits` <float32>[B, P, V] and
-      `next_sentence_logits` <float32>[B, 2] (0: the second segment follows
-      the first, 1: it is random), and with `return_encoder_outputs` the
-      outputs of `BertModel`.
+      `next_sentence_logits` <float32>[B, 2] (0 for a second segment that
+      follows the first, 1 for a random second segment). With
+      `return_encoder_outputs`, the outputs of `BertModel` are added.
 
     Raises:
-      UserError: If there is no head, or an unknown one.
+      UserError: If `heads` is empty or contains an unknown head.
 
     Example:
       >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
@@ -499,15 +499,15 @@ class BertForPretraining(BertWithHead):
 def named_variables(model):
     """Returns the weights of a model by their canonical names.
 
-    A canonical name is the one in the original's checkpoints, for instance
-    `bert/encoder/layer_0/attention/self/query/kernel`: the variable's path
-    without the name of the outermost model.
+    A canonical name is the weight's name in the original's checkpoints, such as
+    `bert/encoder/layer_0/attention/self/query/kernel`. The name of the model
+    and the name of its `BertModel` have no influence on canonical names.
 
     Args:
-      model: A `BertModel`, or a model that has one, whatever its name.
+      model: A `BertModel` of any name, or a model that contains a `BertModel`.
 
     Returns:
-      Name to `keras.Variable`; random number states are left out.
+      Each `keras.Variable` by name, except the states of random generators.
 
     Raises:
       UserError: If two weights share a name, as in a model with two encoders.
@@ -546,7 +546,7 @@ def check_inputs(inputs, *others):
 def standardize(inputs):
     """Returns the three inputs as <int32>[B, S], with defaults filled in."""
     if not isinstance(inputs, Mapping):
-        # Keras's export tries a single tensor first, and catches this error.
+        # Keras's export tries a single tensor first, and expects a TypeError.
         raise TypeError(
             "The model's inputs are a dictionary of `input_ids` and others. "
             f"Received: {type(inputs).__name__}."

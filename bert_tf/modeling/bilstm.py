@@ -2,15 +2,15 @@
 
 Only the recurrence over the tokens has to be a loop. One product before the
 loop projects the inputs of all positions and both directions, and each step of
-the loop computes both directions. The gradient of the recurrent kernel, which
-TensorFlow would add up step by step, is one product after the loop. Training
-takes half as long as with `keras.layers.LSTM`.
+the loop computes both directions. TensorFlow would sum the gradient of the
+recurrent kernel step by step; here one product after the loop computes it.
+Training takes half as long as with `keras.layers.LSTM`.
 
 Shapes:
   B: batch size.
   S: sequence length.
   D: width of the inputs.
-  U: units of a direction.
+  U: LSTM units per direction.
 """
 
 import keras
@@ -24,14 +24,14 @@ from bert_tf.modeling import layers
 class BiLSTM(layers.BasicLayer):
     """An LSTM from left to right and another from right to left.
 
-    Both LSTMs skip padding: states do not change there, so the results do not
-    depend on the length of the padding. The states are float32; products are
-    computed in the compute dtype. Weights are initialized as in
+    Both LSTMs skip padding: states do not change at padding, so the results do
+    not depend on the length of the padding. The states are float32; products
+    are computed in the compute dtype. Weights are initialized as in
     `keras.layers.LSTM`.
 
     Args:
       units: U.
-      for_inference: Whether to have the form of `inference.prepare`, which has
+      for_inference: Whether the layer is only for inference. Such a layer has
         no custom gradient and keeps no tensors for a gradient.
       **kwargs: As for `keras.layers.Layer`.
 
@@ -40,8 +40,8 @@ class BiLSTM(layers.BasicLayer):
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
 
     Returns:
-      <float>[B, S, 2U] in the compute dtype, at each position the state of
-      the first LSTM and the state of the second; 0 for padding.
+      <float>[B, S, 2U] in the compute dtype: each position has the state of the
+      first LSTM, then the state of the second LSTM; 0 for padding.
 
     Reference:
       Hochreiter and Schmidhuber, 1997; Jozefowicz et al., 2015, section 2.2,
@@ -132,13 +132,13 @@ def _trainable_states(projected, kernel, bias, mask):
     """Returns the states of both LSTMs, with a fast custom gradient.
 
     Args:
-      projected: <float>[S, 2, B, 4U], inputs . kernel.
+      projected: <float>[S, 2, B, 4U], the products of inputs and kernels.
       kernel: <float>[2, U, 4U], the recurrent kernels.
       bias: <float32>[2, 1, 4U].
       mask: <bool>[S, 2, B, 1].
 
     Returns:
-      <float32>[S, 2, B, U].
+      <float32>[S, 2, B, U], the states.
     """
 
     @tf.custom_gradient
@@ -169,11 +169,11 @@ def _run_forward(projected, kernel, bias, mask, count=3):
     """Returns states, cells <float32>[S, 2, B, U], and gates [S, 2, B, 4U].
 
     Args:
-      projected: As for `_trainable_states`, like `kernel`, `bias` and `mask`.
+      projected: The projected inputs, as for `_trainable_states`.
       kernel: The recurrent kernels.
       bias: The biases.
       mask: False for padding.
-      count: How many of the three results to store at each step and return.
+      count: How many of states, cells and gates to store and return.
     """
     steps, _, batch, _ = fused.shape_of(projected)
     units = kernel.shape[1]
@@ -213,10 +213,10 @@ def _run_backward(upstream, kernel, mask, cells, gates):
 
     Args:
       upstream: <float32>[S, 2, B, U], the gradient of the states.
-      kernel: <float>[2, U, 4U].
-      mask: <bool>[S, 2, B, 1].
-      cells: <float32>[S, 2, B, U].
-      gates: <float32>[S, 2, B, 4U].
+      kernel: <float>[2, U, 4U], the recurrent kernels.
+      mask: <bool>[S, 2, B, 1], False for padding.
+      cells: <float32>[S, 2, B, U], the cell states of the forward pass.
+      gates: <float32>[S, 2, B, 4U], the gates of the forward pass.
 
     Returns:
       <float>[S, 2, B, 4U], of the dtype of `kernel`.
@@ -230,7 +230,7 @@ def _run_backward(upstream, kernel, mask, cells, gates):
         above, is_token, before, cell, gate = (x(index) for x in readers)
         entry, forget, candidate, exit_ = tf.split(gate, 4, axis=-1)
         into_state += above
-        # The forward pass copies states at padding, so gradients pass through.
+        # The forward pass copies states at padding: copy gradients there, too.
         passed_state = tf.where(is_token, 0.0, into_state)
         passed_cell = tf.where(is_token, 0.0, into_cell)
         into_state -= passed_state

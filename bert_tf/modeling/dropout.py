@@ -1,16 +1,16 @@
 """Dropout with masks that depend on its arguments and on nothing else.
 
 The mask's bit for an element is a hash of the example's seed, the dropout's id
-in the model and the element's position within the example. So the bit is
-equal in every batch, micro-batch or replica that holds the example, a resumed
-run repeats it, and the backward pass can draw it again instead of keeping it.
+in the model and the element's position within the example. So an example gets
+equal masks in every batch, micro-batch or replica, and in a resumed run. The
+backward pass draws masks again, so the forward pass does not keep masks.
 """
 
 import tensorflow as tf
 
-# Odd constants of the `lowbias32` integer hash (Wellons, "Hash function
-# prospector", 2018): two rounds that flip each output bit with probability
-# 1/2 to within 0.2%.
+# Multipliers of the `lowbias32` integer hash (Wellons, "Hash function
+# prospector", 2018). If an input bit flips, each output bit flips with
+# probability 1/2 to within 0.2%.
 _MULTIPLIER_1 = 0x7FEB352D
 _MULTIPLIER_2 = 0x846CA68B
 _GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio, rounded to odd.
@@ -51,18 +51,18 @@ def draw_keys(seeds, dropout_id, first_positions=None):
     Args:
       seeds: <int32>[batch], the examples' seeds, or None.
       dropout_id: An integer or <uint32>[], unique among the model's dropouts.
-      first_positions: <int32>[batch], for parts of examples: the position
-        within the example of each part's first element. By default 0.
+      first_positions: <int32>[batch], where each row of the batch starts within
+        its example, in elements; None if each row is a whole example.
 
     Returns:
-      <uint32>[batch, 2], for parts of examples [batch, 3]; None, which means no
-      dropout, if `seeds` is None.
+      <uint32>[batch, 2], or [batch, 3] with `first_positions`. None, which
+      means no dropout, if `seeds` is None.
     """
     if seeds is None:
         return None
     seeds = tf.cast(seeds, tf.uint32)
     place = tf.convert_to_tensor(dropout_id, tf.uint32) * _uint32(_GOLDEN_RATIO)
-    # Hash both keys at once, to save operations in dozens of dropouts.
+    # Hash both keys in one call: a model has dozens of dropouts to speed up.
     mixed = _mix(tf.stack([seeds, seeds ^ _uint32(_GOLDEN_RATIO)], axis=-1))
     first, second = mixed[..., 0] + place, mixed[..., 1] ^ place
     keys = _mix(tf.stack([first, second], axis=-1))
@@ -77,10 +77,10 @@ def derive_seeds(seeds, number):
 
     Args:
       seeds: <int32>[batch], the examples' seeds.
-      number: How many parts, an integer or <int32>[].
+      number: Number of parts, an integer or <int32>[].
 
     Returns:
-      <int32>[batch, number], 0 or more; a larger `number` only appends seeds.
+      <int32>[batch, number], at least 0. A larger `number` only appends seeds.
     """
     part = tf.cast(tf.range(number), tf.uint32) * _uint32(_GOLDEN_RATIO)
     mixed = _mix(tf.cast(seeds, tf.uint32))[:, tf.newaxis]
@@ -103,8 +103,8 @@ def draw_mask(shape, rate, keys):
     x = tf.cast(position, tf.uint32)[tf.newaxis, :]
     if keys.shape[-1] == 3:
         x += keys[:, 2:]
-    # The second key enters between the rounds. With one key alone, masks
-    # of two examples would differ only by a constant XORed to the positions.
+    # Add the second key between the two hash rounds. With only the first key,
+    # any two masks would differ just by a constant XORed to the positions.
     x = tf.bitwise.bitwise_xor(x, keys[:, :1])
     x = _xor_shift(x, 16) * _uint32(_MULTIPLIER_1)
     x = _xor_shift(x, 15) + keys[:, 1:2]
@@ -117,8 +117,8 @@ def apply_mask(x, kept, rate):
     """Sets dropped elements to zero and scales the kept elements up.
 
     Args:
-      x: <float>[batch, ...]; float32, as 1 / (1 - rate) is rounded by more
-        than half a percent in bfloat16.
+      x: <float32>[batch, ...]; bfloat16 would round 1 / (1 - rate) by more
+        than half a percent.
       kept: <bool>, of the shape of `x`.
       rate: The probability with which elements were dropped.
     """

@@ -1,12 +1,11 @@
 """The stack of encoder layers, and rematerialization to save memory.
 
 With `remat`, only the input and the output of a layer are kept, and the
-backward pass computes the layer again. The encoder then takes the memory of one
-layer's activations instead of all layers', for a third more work. Dropout is a
-function of its arguments, so results are equal: bit for bit if the chains in
-`fused` are compiled. Otherwise TensorFlow may fuse other operations and round
-differently. Source: Chen et al., 2016, "Training deep nets with sublinear
-memory cost".
+backward pass computes the layer again. So the encoder keeps the activations of
+one layer instead of all layers, for a third more work. Dropout is a function of
+its arguments, so `remat` does not change results. But TensorFlow may round
+differently with `remat`, unless the chains in `fused` are compiled.
+Source: Chen et al., 2016, "Training deep nets with sublinear memory cost".
 
 Hidden states are rows of a layout, see `layouts`.
 
@@ -24,7 +23,7 @@ from bert_tf.modeling import activations
 from bert_tf.modeling import attention
 from bert_tf.modeling import layers
 
-# A layer has 3 dropouts: of attention weights and of the output of each half.
+# Dropouts of a layer: attention weights, attention output and layer output.
 _DROPOUTS_PER_LAYER = 3
 
 
@@ -85,13 +84,13 @@ class Encoder(layers.BertLayer):
     Returns:
       Two lists with one entry per layer: hidden states <float>[..., H], rows of
       the layout, and attention weights <float>[B, N, S, S], all in the compute
-      dtype. The list of weights may be empty, see `needs_weights`.
+      dtype. The second list may be empty if `needs_weights` is False.
     """
 
     def __init__(self, config, dropout_id=0, fuse=False, remat=False, **kwargs):
         super().__init__(config, dropout_id, fuse, **kwargs)
         self.remat = remat
-        # Whether every call returns attention weights.
+        # Whether calls must return attention weights.
         self.needs_weights = False
         # Whether graphs call one function for all layers, as in `fit`. Not in
         # the training step of scripts: TensorFlow would add gradients in
@@ -115,7 +114,7 @@ class Encoder(layers.BertLayer):
         self, hidden_states, attention_bias, dropout_seeds=None, layout=None
     ):
         arguments = {"dropout_seeds": dropout_seeds, "layout": layout}
-        # Without seeds this is not training: no backward pass will recompute.
+        # Recompute only in training, which has seeds and a backward pass.
         if self.remat and dropout_seeds is not None:
             return self._rematerialize(
                 hidden_states, attention_bias, arguments
@@ -138,13 +137,13 @@ class Encoder(layers.BertLayer):
     def _call_one_function(self, hidden_states, attention_bias, arguments):
         """Returns the hidden states of all layers, by calls of one function.
 
-        TensorFlow builds and optimizes one graph and one gradient. Doing so for
-        each layer would take most of the time before the first step.
+        TensorFlow then builds and optimizes one graph and one gradient. With a
+        graph for each layer, most of the startup time would go into graphs.
         """
         first, *_ = self.encoder_layers
         dropout_ids = [layer.dropout_id for layer in self.encoder_layers]
 
-        # If TensorFlow inlined the calls, optimizing all copies would be slow.
+        # Without _noinline, TensorFlow would slowly optimize a copy per layer.
         @tf.function(
             autograph=False, experimental_attributes={"_noinline": True}
         )
@@ -189,11 +188,11 @@ def keep_recomputation(num_local_replicas):
     """Keeps TensorFlow from undoing rematerialization on several devices.
 
     With several devices in a process, TensorFlow's optimizer drops the control
-    dependencies that delay recomputation until the backward pass needs it. Then
-    all layers would be recomputed at once, and kept.
+    dependencies that delay recomputation until the backward pass needs it.
+    Without these dependencies, all layers would be recomputed and kept at once.
 
     Args:
-      num_local_replicas: Devices of this process.
+      num_local_replicas: Number of devices that this process uses.
     """
     if num_local_replicas > 1:
         tf.config.optimizer.set_experimental_options(

@@ -3,14 +3,14 @@
 On a CPU, a chain of separate operations takes as long as the products; XLA
 makes one loop of the chain, which takes a fraction of that time. oneDNN's
 products are faster than XLA's, so only the chains are compiled. Each function
-takes `jit`; without it the graph holds plain operations, as exports need, and
-TensorFlow derives the gradient.
+has an argument `jit`. With jit=False the graph has plain operations, as exports
+need, and TensorFlow derives the gradient.
 
-The compiled gradients are written by hand. They compute the chain again, which
-costs less than reading stored intermediates, and keep no dropout mask. They do
-keep two numbers per normalized row, as XLA takes long to sum a row again. A
-separate compiled function sums over rows: in the same function, XLA would run
-the loop that computes the rows once for each column.
+Hand-written, compiled gradients compute the chain again, which costs less than
+reading stored intermediates, and keep no dropout mask. The forward pass keeps
+only two numbers per normalized row, because XLA takes long to sum a row again.
+A separate compiled function sums over rows: if one function computed and summed
+the rows, XLA would compute all rows for each column.
 
 All arithmetic is in float32, whatever the arguments' dtype. `keys` come from
 `dropout.draw_keys`; None means no dropout.
@@ -46,8 +46,8 @@ def _sum_matrices(*tensors):
 
 def _sum_rows(*tensors):
     """Returns the sums <float32>[width] of <float>[..., width] tensors."""
-    # Reshape outside of the compiled function: XLA would turn reshape and sum
-    # into one sum over several axes, which takes five times as long.
+    # Reshape outside of the compiled function. Inside, XLA would merge reshape
+    # and sum into a sum over several axes, which takes five times as long.
     rows = [tf.reshape(x, [-1, x.shape[-1]]) for x in tensors]
     return _compile(_sum_matrices)(*rows)
 
@@ -117,14 +117,14 @@ def bias_split_heads(x, bias, layout, *, jit=False):
     @tf.custom_gradient
     def chain(x, bias):
         def gradient(upstream):
-            # Not compiled: TensorFlow's own transposition is faster.
+            # Not compiled: TensorFlow transposes faster than XLA.
             rows = layout.merge_heads(upstream)
             return rows, *_sum_rows(rows)
 
         if layout.is_padded:
             return _compile(_bias_split_heads, layout)(x, bias), gradient
-        # Not compiled: XLA gathers row by row on a CPU, and TensorFlow fuses
-        # the bias with the product.
+        # Not compiled: on a CPU, XLA gathers row by row, which is slow. Without
+        # XLA, TensorFlow can also fuse the bias with the product.
         values = tf.nn.bias_add(x, tf.cast(bias, x.dtype))
         return layout.split_heads(values), gradient
 
@@ -290,7 +290,7 @@ def _masked_softmax(scores, attention_bias, keys, scale, rate):
 def _masked_softmax_and_sums(scores, attention_bias, keys, scale, rate):
     """Returns probabilities, and each row's maximum and sum <float32>[..., 1].
 
-    Only for compiling: plain operations would read the scores several times.
+    Compile this function: plain operations would read the scores several times.
     """
     logits = _float(scores) * scale + attention_bias
     maximum = tf.reduce_max(logits, axis=-1, keepdims=True)
@@ -318,9 +318,9 @@ def masked_softmax_dropout(
 
     Args:
       scores: <float>[batch, heads, queries, keys].
-      attention_bias: <float32>, broadcasts to `scores`; has no gradient.
+      attention_bias: <float32>, broadcast to `scores`; it gets no gradient.
       keys: <uint32>[batch, 2] or None.
-      scale: Factor of the scores.
+      scale: Factor that multiplies the scores.
       rate: Probability of dropping an element.
       jit: Whether to compile.
 

@@ -3,11 +3,11 @@
 Shapes:
   B: batch size.
   S: sequence length.
-  P: predictions per sequence; S where every position is predicted.
+  P: predictions per sequence, or S if every position is predicted.
   H: hidden size.
   L: encoder layers.
   V: vocabulary size.
-  O: outputs of a head.
+  O: outputs of a linear head.
 """
 
 import keras
@@ -21,7 +21,7 @@ from bert_tf.modeling import fused
 from bert_tf.modeling import layers
 
 _FOUR = 4
-# Minimum number of encoder layers by layer combination; 1 if not listed.
+# Minimum number of encoder layers, for combinations that need more than one.
 _LEAST_LAYERS = {
     "second_to_last_hidden": 2,
     "weighted_sum_last_four_hidden": _FOUR,
@@ -59,10 +59,10 @@ def take_last_token(sequence, input_mask, for_inference=False):
     Args:
       sequence: <float>[B, S, H].
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
-      for_inference: Whether no gradient is needed, so `tf.gather` suffices.
+      for_inference: Whether to use `tf.gather`, if no gradient is needed.
 
     Returns:
-      <float>[B, H]; the first position of a row that is all padding.
+      <float>[B, H]. A row without tokens yields its first position.
     """
     position = tf.range(fused.shape_of(sequence)[1])
     last = tf.reduce_max(position * tf.cast(input_mask, tf.int32), axis=-1)
@@ -81,23 +81,23 @@ def pool_tokens(
 ):
     """Returns the embeddings of texts, as sentence-transformers pools tokens.
 
-    [CLS] and [SEP] count as tokens; "mean_sqrt_len" divides the sum of the
-    states by the square root of the number of tokens.
+    [CLS] and [SEP] are pooled like other tokens. "mean_sqrt_len" divides the
+    sum of the states by the square root of the number of tokens.
 
     Args:
       sequence: <float>[B, S, H].
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
       pooling: Some of `config.POOLINGS`, joined by "+".
       normalize: Whether to divide each embedding by its length.
-      left_to_right: Whether the model reads left to right. [CLS] then attends
-        only to itself, so "cls" takes the last token instead.
+      left_to_right: Whether the model reads left to right. In such models [CLS]
+        attends only to itself, so "cls" takes the last token instead of [CLS].
       for_inference: As for `take_last_token`.
 
     Returns:
       <float32>[B, H times the number of poolings].
     """
     states = tf.cast(sequence, tf.float32)
-    # TensorFlow Lite cannot convert [..., tf.newaxis], so expand the axis.
+    # TensorFlow Lite cannot convert [..., tf.newaxis], so use tf.expand_dims.
     is_token = tf.expand_dims(input_mask, -1) > 0
     # Clients may send rows of padding only, so avoid a division by 0.
     count = tf.maximum(tf.reduce_sum(tf.cast(is_token, tf.float32), 1), 1.0)
@@ -121,11 +121,11 @@ def pool_tokens(
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class Pooler(layers.BertLayer):
-    """tanh(token . kernel + bias), of the first token.
+    """tanh(state . kernel + bias) of the first token's state.
 
     In a left-to-right model the first token attends to itself alone, so the
-    pooler reads the last token that is not padding. Source: modeling.py:218-232
-    of the original; the paper does not specify a token for such models.
+    pooler reads the last token that is not padding; the paper specifies no
+    token for left-to-right models. Source: modeling.py:218-232 of the original.
 
     Call arguments:
       sequence_output: <float>[B, S, H].
@@ -204,13 +204,13 @@ def take_positions(sequence, positions):
 def _tied_product(rows, table, bfloat16_gradient):
     """Returns rows . transposed(table) in float32.
 
-    The logits are computed in float32, as bfloat16 would round a logit of 10
-    to steps of 0.06; the gradient, which is twice the work, may use bfloat16.
+    The logits are float32, because bfloat16 would round a logit of 10 to steps
+    of 0.06. The gradient takes twice as long, so it may use bfloat16.
 
     Args:
       rows: <float32>[rows, H].
       table: <float32>[V, H].
-      bfloat16_gradient: Whether to multiply in bfloat16 in the gradient.
+      bfloat16_gradient: Whether the gradient's products use bfloat16.
 
     Returns:
       <float32>[rows, V].
@@ -274,7 +274,7 @@ class MaskedLMHead(layers.BertLayer):
         if self.for_inference:
             logits = tf.matmul(rows, word_embeddings, transpose_b=True)
         else:
-            # Float16 lacks the range for these gradients: use float32.
+            # Use float32, as float16's range is too small for the gradients.
             bfloat16 = self.compute_dtype == "bfloat16"
             logits = _tied_product(rows, word_embeddings, bfloat16)
         logits += tf.convert_to_tensor(self.output_bias)
@@ -290,7 +290,7 @@ class LinearHead(layers.BertLayer):
     end) of the original.
 
     Args:
-      num_outputs: How many logits, O.
+      num_outputs: Number of logits, O.
       dropout_prob: Probability of dropping an element of the input.
 
     Call arguments:
@@ -345,14 +345,14 @@ class LinearHead(layers.BertLayer):
 class LayerCombination(layers.BertLayer):
     """One of the six combinations of the encoder's layers in Table 7.
 
-    - embeddings: the sum of the embeddings, normalized.
+    - embeddings: the output of the embeddings, after layer normalization.
     - second_to_last_hidden, last_hidden: the output of one encoder layer.
     - weighted_sum_last_four_hidden, weighted_sum_all_layers (the paper's
       Weighted Sum All 12 Layers): the paper does not specify the weights. Here
-      they are learned, as in ELMo, with which Table 7 compares: a softmax over
-      the layers, equal at first, times a scale, 1 at first. The embeddings are
-      not one of the layers.
-    - concat_last_four_hidden: concatenated, the last layer's output last.
+      the weights are learned as in ELMo, to which Table 7 compares BERT. The
+      weights are a softmax (equal at first) times a scale (1 at first). Only
+      encoder layers have a weight; the embeddings have no weight.
+    - concat_last_four_hidden: the last four layers' outputs, in layer order.
 
     Args:
       config: The model's `BertConfig`, or its dictionary.

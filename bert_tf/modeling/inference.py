@@ -1,8 +1,8 @@
 """Builds a fused, inference-only copy of a model.
 
 One product computes queries, keys and values. TensorFlow fuses product, bias
-and activation into one operation. Everything is computed in one dtype, in which
-weights are stored, too. There is no dropout and no gradient.
+and activation into one operation. Weights and activations have one dtype.
+The copy has no dropout and no gradient.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import tensorflow as tf
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import layers
 
-# The three kernels are concatenated in this order.
+# The merged kernel has the query, key and value kernels in this order.
 _MERGED = ("query", "key", "value")
 _MERGED_NAME = "query_key_value"
 
@@ -28,15 +28,15 @@ def prepare(
 
     Args:
       model: A model of `bert_tf.modeling`.
-      precision: "float32", "bfloat16" or "float16". Embeddings are always
-        added, rows normalized and logits computed in float32.
+      precision: "float32", "bfloat16" or "float16". Sums of embeddings, layer
+        normalization and logits are always computed in float32.
       shares_weights: As for `copy_weights`.
       **values: Arguments of the class that leave parts of the model out, for
         instance `heads=["masked_lm"]`.
 
     Returns:
-      A model of the same class with copies of the weights, and with the same
-      inputs and outputs, apart from parts that are left out.
+      A model of the same class with copies of the weights. The copy has the
+      same inputs and outputs, except for parts that `values` leave out.
     """
     config = model.get_config() | {
         "for_inference": True,
@@ -58,8 +58,8 @@ def copy_weights(
     Args:
       model: The model.
       prepared: The copy.
-      shares_weights: Whether the copy reads the model's own weights where the
-        dtype and the devices match, which takes no time and no memory.
+      shares_weights: Whether the copy uses the model's own variables, to save
+        time and memory, if their dtype and devices match.
     """
     weights = bert_model.named_variables(model)
     for name, variable in bert_model.named_variables(prepared).items():

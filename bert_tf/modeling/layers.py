@@ -60,7 +60,7 @@ def as_config(config):
 class Configured:
     """A mixin for layers and models with a `BertConfig`.
 
-    List it before the Keras class among the bases.
+    A subclass lists `Configured` before its Keras base class.
     """
 
     def add_layer(self, cls, name, dropout_id=0, **kwargs):
@@ -83,7 +83,7 @@ class Configured:
         }
 
 
-# Renames keys in .keras files of earlier versions, so that they still load.
+# Maps old to new keys, so that .keras files of earlier versions still load.
 _OLD_KEYS = {
     "salt": "dropout_id",
     "adder": "attention_bias",
@@ -126,10 +126,10 @@ class BertLayer(Configured, BasicLayer):
 
     Args:
       config: The model's `BertConfig`, or its dictionary.
-      dropout_id: Number of this layer's dropout, unique in the model; a layer
-        with several dropouts also takes the ids that follow.
+      dropout_id: Number of this layer's first dropout. Each dropout in a model
+        has its own number; a layer's numbers are consecutive.
       fuse: Whether to compile the elementwise chains, see `fused`.
-      for_inference: Whether to have the form of `inference.prepare`.
+      for_inference: Whether the layer is only for inference, see `inference`.
       **kwargs: As for `keras.layers.Layer`.
     """
 
@@ -192,12 +192,12 @@ class BertLayer(Configured, BasicLayer):
 class Projection(BasicLayer):
     """A matrix product; the caller adds its bias.
 
-    The bias belongs to the elementwise chain that follows (see `fused`), so
-    a call only multiplies; `affine` also adds the bias. The kernel is
-    [input width, width] as in `keras.layers.Dense`.
+    Calls only multiply, because the elementwise chain after the product adds
+    the bias (see `fused`); `affine` multiplies and adds the bias. The kernel
+    is [input width, width] as in `keras.layers.Dense`.
 
     Args:
-      width: Columns of the kernel.
+      width: Number of columns of the kernel.
       initializer_range: Standard deviation of the kernel's initializer.
 
     Call arguments:
@@ -207,14 +207,14 @@ class Projection(BasicLayer):
       <float>[..., width] in the compute dtype.
 
     Attributes:
-      column_scales: <float32>[width] or None: `affine` divides the kernel's
-        columns by these scales and multiplies the columns of its result, so
-        that a quantized kernel can have one scale for all columns.
-      input_scales: <float32>[input width], for the same purpose: `affine`
-        divides the inputs' columns by these scales and multiplies the kernel's
-        rows. None if and only if `column_scales` is None.
-      on_rows: None, or a function that `affine` calls with its inputs,
-        <float>[..., input width], and its result before the activation,
+      column_scales: <float32>[width] or None. `affine` divides column i of the
+        kernel by scale i, and multiplies column i of the result by scale i. So
+        a quantized kernel can have one scale for all columns.
+      input_scales: <float32>[input width] or None, like `column_scales`.
+        `affine` divides column i of the inputs by scale i, and multiplies row i
+        of the kernel by scale i.
+      on_rows: None, or a function that `affine` calls before the activation:
+        the arguments are the inputs <float>[..., input width] and the result
         <float>[rows, width].
     """
 
@@ -244,8 +244,8 @@ class Projection(BasicLayer):
         """Returns activation(inputs . kernel + bias), for inference.
 
         Everything is computed in the compute dtype. TensorFlow's optimizer
-        fuses product, bias and activation into one operation if they follow
-        one another directly.
+        fuses product, bias and activation into one operation if no other
+        operation lies between them.
 
         Args:
           inputs: <float>[..., input width].
@@ -271,9 +271,8 @@ class Projection(BasicLayer):
             self.bias / columns,
             of_inputs[:, tf.newaxis] / columns,
         )
-        # Scale inputs before the first reshape and rows after the last reshape:
-        # TensorFlow Lite's converter would fold a factor that is next to the
-        # product into the kernel.
+        # A reshape must lie between the product and each scaling, or else
+        # TensorFlow Lite's converter would fold the scales into the kernel.
         return self._reshape(rows, inputs) * columns
 
     def _add_bias(self, inputs, bias, factor=None):
@@ -282,8 +281,8 @@ class Projection(BasicLayer):
 
     def _multiply(self, inputs, factor=None):
         """Returns inputs . (kernel * factor), <float>[rows, width]."""
-        # Compute one product of two matrices. A batch of products with one
-        # kernel is slower, and its gradient needs a sum over the batch.
+        # Flatten the inputs to a matrix: one product per example would be
+        # slower, and the kernel's gradient would need a sum over the batch.
         rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
         kernel = tf.cast(self.kernel, self.compute_dtype)
         if factor is not None:
@@ -291,7 +290,7 @@ class Projection(BasicLayer):
         return tf.matmul(tf.cast(rows, self.compute_dtype), kernel)
 
     def _with_width(self, rows, inputs):
-        # A reshape would keep TensorFlow from fusing product and addition.
+        # A needless reshape would keep TensorFlow from fusing product and bias.
         if inputs.shape.rank == 2:
             return rows
         return self._reshape(rows, inputs)
@@ -320,7 +319,7 @@ class LayerNorm(BasicLayer):
 
     Call arguments:
       inputs: <float>[B, ..., width].
-      keys: <uint32>[B, 2 or 3] from `dropout.draw_keys`; None: no dropout.
+      keys: <uint32>[B, 2 or 3] from `dropout.draw_keys`; None for no dropout.
 
     Returns:
       <float>[B, ..., width] in the compute dtype.
@@ -381,13 +380,14 @@ class Intermediate(BertLayer):
 class ResidualOutput(BertLayer):
     """layer_norm(dropout(inputs . kernel + bias) + residual).
 
-    The last step of both halves of an encoder layer. Source:
-    modeling.py:857-880 of the original.
+    This layer ends both halves of an encoder layer, attention and feed-forward.
+    Source: modeling.py:857-880 of the original.
 
     Call arguments:
       inputs: <float>[..., H or I], rows of a layout.
       residual: <float>[..., H].
-      keys: <uint32>[B, 2] or [T, 3] from `layout.draw_keys`; None: no dropout.
+      keys: <uint32>[B, 2] or [T, 3] from a layout's `draw_keys`, or None for no
+        dropout.
 
     Returns:
       <float>[..., H] in the compute dtype.
@@ -396,7 +396,7 @@ class ResidualOutput(BertLayer):
     def build(self, inputs_shape, residual_shape=None):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, inputs_shape)
-        # In training this layer only holds weights; `call` normalizes.
+        # In training, this `LayerNorm` only holds weights: `call` normalizes.
         self.layer_norm = LayerNorm(
             config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
         )

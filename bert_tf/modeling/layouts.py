@@ -2,15 +2,14 @@
 
 A batch of sequences of unequal length is padded to [B, S]. Everything but
 attention works on each position by itself, so `Unpadded` keeps hidden states as
-a matrix [T, H] of the tokens. Only queries, keys and values become padded, and
-their context returns to [T, H]. Both conversions gather whole heads, in place
-of the transpositions that split and merge the heads of padded states. Nothing
-that is computed for a token depends on padding, dropout included, so both
-layouts give equal results.
+a matrix [T, H] of the tokens. Only for attention, queries, keys and values are
+padded, and the context is converted back to [T, H]. `Unpadded` converts by
+gathering whole heads, where `Padded` transposes. A token's results and dropout
+do not depend on padding, so both layouts give equal results.
 
-T may be rounded up, because programs are compiled for each T. Rows beyond the
-tokens are positions of padding, computed as in a padded batch. In inference
-these rows are copies of the first row.
+Programs are compiled for each T, so T may be rounded up. Rows beyond the tokens
+are padding positions, computed as in a padded batch; in inference, they are
+copies of the first row.
 
 Shapes:
   B: batch size.
@@ -30,14 +29,14 @@ import tensorflow as tf
 from bert_tf.modeling import dropout
 from bert_tf.modeling.dropout import shape_of
 
-# Optional inputs of models; together they choose `Unpadded`.
+# A model that gets these two inputs uses the layout `Unpadded`.
 TOKEN_INDICES = "token_indices"
 TOKEN_PLACES = "token_places"
 INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
-# Micro-batches of one length should have at most this many values of T, because
-# each value may need its own compiled program.
+# Maximum number of row counts (T) for micro-batches of one length, because
+# TensorFlow may compile a program for each row count.
 _MAX_ROW_COUNTS = 32
-# In inference, T >= _MANY_ROWS is rounded up to a multiple of _MULTIPLE.
+# In inference, a row count of 256 or more is rounded up to a multiple of 16.
 _MANY_ROWS = 256
 _MULTIPLE = 16
 
@@ -45,20 +44,20 @@ _MULTIPLE = 16
 def find_tokens(input_mask, for_inference=False):
     """Returns the inputs for a layout with a row for each token.
 
-    The first position of a sequence has a row even if it is padding, as the
-    pooler reads it. A sequence without tokens has rows for all its positions,
-    as its padding attends to itself. The masks 1 1 0 and 1 0 0 give indices
+    The pooler reads the first position of a sequence, so this position has a
+    row even if it is padding. In a sequence without tokens, padding attends to
+    padding, so all positions have rows. The masks 1 1 0 and 1 0 0 give indices
     0 1 3 and places 0 1 3 and 2 3 3, where 3 is T.
 
     Args:
       input_mask: <int32>[..., S], 1 for tokens and 0 for padding.
-      for_inference: Whether T may be rounded up, by copies of the first row.
-        A gradient would count that row several times.
+      for_inference: Whether copies of the first row may round T up. Not in
+        training: gradients would count the first row several times.
 
     Returns:
       `token_indices` <int32>[T], the position of each row among all positions
-      of the batch; `token_places` <int32>[..., S], the row of each position, T
-      for a position without one.
+      of the batch; `token_places` <int32>[..., S], the row of each position, or
+      T for a position without a row.
     """
     length = shape_of(input_mask)[-1]
     is_token = input_mask > 0
@@ -66,7 +65,7 @@ def find_tokens(input_mask, for_inference=False):
     has_row = tf.reshape(is_token | is_empty | (tf.range(length) == 0), [-1])
     indices = tf.cast(tf.reshape(tf.where(has_row), [-1]), tf.int32)
     if for_inference:
-        # oneDNN makes and keeps kernels for each T, so round T up.
+        # oneDNN creates and caches kernels for each row count: round it up.
         num_rows = tf.size(indices)
         multiple = tf.where(num_rows < _MANY_ROWS, 1, _MULTIPLE)
         indices = tf.pad(indices, [[0, -num_rows % multiple]])
@@ -81,25 +80,26 @@ def find_tokens(input_mask, for_inference=False):
 def find_tokens_of_parts(input_mask, part_size, step):
     """Returns the inputs for layouts with the same T in all micro-batches.
 
-    T is rounded up. The masks 1 1 0 and 1 0 0, in one micro-batch with `step`
-    1, get 2 rows each: indices 0 1 and 3 2 (padding), places 0 1 3 and 2 4 5.
+    T is rounded up. In one micro-batch with `step` 1, the masks 1 1 0 and 1 0 0
+    give indices 0 1 and 3 2 (2 is padding), and places 0 1 3 and 2 4 5.
 
     Args:
       input_mask: <int32>[R, ..., S], 1 for tokens and 0 for padding.
-      part_size: Examples of a micro-batch; divides R.
-      step: T / part_size is a multiple of this, or all positions of an example.
+      part_size: Number of examples in a micro-batch; R is a multiple of it.
+      step: The mean number of rows per example is rounded up to a multiple of
+        `step`, but not above the number of positions.
 
     Returns:
       `token_indices` <int32>[R, T / part_size], the position of each row among
       all positions of its micro-batch; `token_places` <int32>[R, ..., S], the
-      row of each position, T or more for a position without one.
+      row of each position, T or more for a position without a row.
     """
     shape = tf.shape(input_mask)
     per_example = tf.reduce_prod(shape[1:])
     size = part_size * per_example
     is_token = tf.cast(tf.reshape(input_mask, [-1, size]) > 0, tf.int32)
     num_tokens = tf.reduce_sum(is_token, axis=-1, keepdims=True)
-    # Mean number of tokens per example in the fullest micro-batch, rounded up.
+    # Mean tokens per example in the micro-batch with most tokens, rounded up.
     least = -(-tf.reduce_max(num_tokens) // part_size)
     num_rows = tf.minimum(tf.maximum(-(-least // step), 1) * step, per_example)
     places = tf.where(
@@ -156,7 +156,7 @@ class Padded:
 
     Attributes:
       num_heads: Attention heads, N.
-      for_inference: Whether the model has the form of `inference.prepare`.
+      for_inference: Whether the model is only for inference.
     """
 
     is_padded: ClassVar[bool] = True
@@ -182,7 +182,7 @@ class Padded:
         Args:
           seeds: <int32>[B], or None.
           dropout_id: As for `dropout.draw_keys`.
-          width: Elements of a row.
+          width: Number of elements in a row.
         """
         del width
         return dropout.draw_keys(seeds, dropout_id)
@@ -190,13 +190,13 @@ class Padded:
     def split_heads(self, rows, like=None):
         """Splits rows into heads, <float>[B, N, S, D].
 
-        In the form for inference rows are queries, keys and values side by
-        side, and the result is [3, B, N, S, D].
+        In inference, each row has a query, a key and a value side by side, and
+        the result is [3, B, N, S, D].
 
         Args:
           rows: <float>[B, S, H or 3 * H].
-          like: <float>[B, S, ...], the product's input, whose sizes are read
-            instead: tf2onnx gets the sizes of a reshaped product wrong.
+          like: <float>[B, S, ...], another tensor to read B and S from, because
+            tf2onnx gets the sizes of a reshaped product wrong.
         """
         batch, length, _ = shape_of(rows if like is None else like)
         width = rows.shape[-1]
@@ -218,14 +218,14 @@ class Padded:
 class Unpadded:
     """Hidden states of tokens, <float>[T, H]; the methods are `Padded`'s.
 
-    No gradient scatters: the gradient of a gather is the reverse gather.
+    The gradient of each gather is another gather, not a scatter.
 
     Args:
       indices: `token_indices` <int32>[...] of T elements; see `find_tokens`.
       places: `token_places` <int32>[B, S].
       num_heads: Attention heads, N.
-      for_inference: Whether the model has the form of `inference.prepare`, so
-        that there is no gradient.
+      for_inference: Whether the model is only for inference and needs no
+        gradient.
     """
 
     is_padded: ClassVar[bool] = False
@@ -239,13 +239,13 @@ class Unpadded:
         self._sequences = indices // self._length
         self._positions = indices % self._length
         head = tf.range(num_heads)
-        # [T, N], indices of the rows' heads among the batch's B * N * S heads.
+        # [T, N]: the index of each head of each row in a flattened [B, N, S].
         self._heads_of_rows = (
             self._sequences[:, tf.newaxis] * num_heads + head
         ) * self._length + self._positions[:, tf.newaxis]
-        # In `restore`, positions without a row read a row of zeros after the
-        # last row. In attention they read the first row instead: keys of
-        # padding are masked, and results of padding's queries are not read.
+        # `restore` fills positions without a row from a row of zeros after the
+        # last row. Attention fills them from the first row: any row will do,
+        # because padding's keys are masked and its results are not read.
         num_rows = tf.size(indices)
         self._places = tf.minimum(places, num_rows)
         self._heads_of_positions = self._find_heads(
@@ -257,11 +257,11 @@ class Unpadded:
         """Returns indices of heads among the heads of all rows.
 
         Args:
-          places: <int32>[B, S], rows.
+          places: <int32>[B, S], the row of each position.
           head: <int32>[N], 0 to N - 1.
 
         Returns:
-          <int32>[B, N, S], or with several parts [parts, B, N, S].
+          <int32>[B, N, S], in inference [3, B, N, S].
         """
         heads = (
             places[:, tf.newaxis] * (self._num_parts * self._num_heads)
@@ -277,7 +277,7 @@ class Unpadded:
         return tf.gather(flat, self._indices)
 
     def select_positions(self, table):
-        # Broadcast, so the gradient adds up in the order of padded states.
+        # Broadcast, so gradients are summed in the same order as in `Padded`.
         width = table.shape[-1]
         every = tf.broadcast_to(table, [self._batch, self._length, width])
         return self._gather(
@@ -330,10 +330,10 @@ def _gather_both_ways(rows, there, *, back, zeros=0, zeros_back=0):
     Args:
       rows: <float>[rows, width].
       there: <int32>[...], the row of each element of the result.
-      back: <int32>[...], for each row an element of the result that holds it.
-        Other elements that hold the same row must not have a gradient.
-      zeros: How many rows of zeros follow the last row, for `there` to name.
-      zeros_back: How many zeros follow the last element, for `back` to name.
+      back: <int32>[...], for each row the element of the result that gives the
+        row its gradient; further copies of the row must have no gradient.
+      zeros: Number of zero rows to append to `rows`, for indices in `there`.
+      zeros_back: Number of zero rows to append to gradients, for `back`.
 
     Returns:
       <float>[..., width].

@@ -3,10 +3,10 @@
 Shapes:
   B: batch size.
   S: sequence length.
-  C: choices of an example.
+  C: choices per example.
   H: hidden size.
   L: labels.
-  U: units of a direction of a BiLSTM.
+  U: BiLSTM units per direction.
 """
 
 import contextlib
@@ -26,24 +26,24 @@ from bert_tf.modeling import dropout
 from bert_tf.modeling import heads
 from bert_tf.modeling import layouts
 
-# The dropout before heads; the original fixes it, too (run_classifier.py:601).
+# Default dropout rate before a head, from the original's run_classifier.py:601.
 _DROPOUT_PROB = 0.1
-# The BiLSTM size of the paper (5.3), per direction as in GLUE's baselines.
+# BiLSTM units: 768 as in the paper (5.3), per direction as in GLUE's baselines.
 LSTM_SIZE = 768
 
 
 class BertWithOutputHead(bert_model.BertWithHead):
     """BERT with one linear head, maybe with BiLSTMs under it.
 
-    The paper's "randomly initialized BiLSTM on top" (section 5.1) leaves its
-    layers, its units and its outputs open. Here the BiLSTM is one layer on
-    `sequence_output`, with `LSTM_SIZE` units per direction, the width of
-    BERT-base. A head for tokens reads the BiLSTM's states. A head for a text
-    reads the last states: the first LSTM's at the last token and the second
-    LSTM's at the first token.
+    The paper does not specify the layers, units or outputs of its "randomly
+    initialized BiLSTM on top" (section 5.1). Here the BiLSTM is one layer on
+    `sequence_output`, with 768 units per direction, the width of BERT-base. A
+    head for tokens reads the BiLSTM's states. A head for a text reads the
+    left-to-right LSTM's state at the last token, and the right-to-left LSTM's
+    state at the first token.
 
-    Subclasses set `_NAME` and `_HEAD_SCOPE`, the scopes before `output_weights`
-    in the names of the head's weights.
+    Subclasses set `_NAME`, the model's default name, and `_HEAD_SCOPE`: the
+    scopes before `output_weights` in the names of the head's weights.
 
     Args:
       config: A `BertConfig`, or its dictionary.
@@ -71,8 +71,7 @@ class BertWithOutputHead(bert_model.BertWithHead):
         if num_lstms is None:
             num_lstms = int(self.head_type == "bilstm")
         self.lstms = self._make_lstms(num_lstms)
-        # The classifier has no _HEAD_SCOPE, so its weights are in the root
-        # scope, as in the original.
+        # A classifier's head weights are in no scope, as in the original.
         *scopes, name = (self.name, *self._HEAD_SCOPE)
         self.head = self.add_layer(
             heads.LinearHead,
@@ -236,8 +235,8 @@ class BertForClassification(_LabelModel):
       num_labels: Number of labels; not needed if `labels` are given.
       labels: The labels in the order of the logits, or None.
       head_dropout_prob: Probability of dropping an element of the head's input.
-      pooling: How the tokens of a text become the input of the head, as in
-        `BertForEmbeddings`; by default by the pooler.
+      pooling: How to pool a text's tokens into the head's input, as in
+        `BertForEmbeddings`; by default, the head reads the pooler's output.
       normalize: Whether the embedding has length 1.
       **kwargs: As for `BertWithOutputHead`.
 
@@ -245,7 +244,7 @@ class BertForClassification(_LabelModel):
 
     Returns:
       A dictionary of `logits` <float32>[B, L] and, with `pooling`, `embedding`
-      <float32>[B, H].
+      <float32>[B, H times the number of poolings].
 
     Raises:
       UserError: If there is no label, or two have the same name.
@@ -307,18 +306,17 @@ class BertForTagging(_LabelModel):
     Source: section 5.3 of the paper; the original has no code for it. In the
     feature-based approach, a "randomly initialized two-layer 768-dimensional
     BiLSTM" reads a combination of the encoder's layers (see
-    `heads.LayerCombination`). The encoder is then not trained and has no
-    dropout; the only dropout is the one before the classification layer, as in
-    the other heads.
+    `heads.LayerCombination`). In this approach the encoder is not trained and
+    has no dropout; the only dropout is before the classification layer.
 
     Args:
       config: A `BertConfig`, or its dictionary.
       num_labels: Number of labels; not needed if `labels` are given.
       labels: The labels in the order of the logits, or None.
       head_dropout_prob: Probability of dropping an element of the head's input.
-      approach: "fine_tuning"; or "feature_based": two BiLSTMs on top of an
-        encoder that is not trained. This sets `return_all_layers` and
-        `return_embeddings`.
+      approach: "fine_tuning", or "feature_based" for two BiLSTMs on top of an
+        encoder that is not trained. "feature_based" sets `return_all_layers`
+        and `return_embeddings`.
       layer_combination: For "feature_based" only: the input of the BiLSTMs,
         one of `bert_tf.config.LAYER_COMBINATIONS`; by default the best of
         Table 7, "concat_last_four_hidden".
@@ -413,7 +411,7 @@ class BertForTagging(_LabelModel):
 class BertForQuestionAnswering(BertWithOutputHead):
     """BERT that scores where in a text an answer starts and ends.
 
-    Source: run_squad.py:549-586 of the original, which has no dropout here.
+    The head has no dropout. Source: run_squad.py:549-586 of the original.
 
     Args:
       config: A `BertConfig`, or its dictionary.
@@ -469,7 +467,7 @@ class BertForMultipleChoice(BertWithOutputHead):
       A dictionary of `logits` <float32>[B, C].
 
     Raises:
-      UserError: If `input_ids` are not of rank 3.
+      UserError: If an input is not of rank 3.
 
     Example:
       >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)

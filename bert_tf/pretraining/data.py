@@ -1,7 +1,7 @@
 """Reads model configuration, vocabulary, records and batches for pretraining.
 
 Shapes:
-  B: examples of a step, all replicas and micro-batches.
+  B: examples of a step, over all replicas and micro-batches.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import unpad as unpadding
 
-# Above 50 readings of its text, a run logs a warning: small models overfit
+# A run that reads its text over 50 times logs a warning: small models overfit
 # (Muennighoff et al. 2023, "Scaling data-constrained language models").
 _MOST_READINGS = 50
 # The share of padding is estimated from this number of batches.
@@ -86,10 +86,10 @@ def _with_vocab_size(
 ) -> BertConfig:
     """Returns the configuration with the size of the vocabulary.
 
-    Changes only a recipe of this repository, not a user's own file.
+    Only the repository's own recipes are changed, never a user's file.
 
     Raises:
-      UserError: If the user's own configuration has a smaller vocab_size.
+      UserError: If the user's vocab_size is below the size of the vocabulary.
     """
     path, size = config.bert_config_file, len(vocabulary)
     if paths.resolve_config(path) == path or size == bert_config.vocab_size:
@@ -200,9 +200,9 @@ def find_predictions(
     """Returns the number of predictions per record, by manifest or flag.
 
     Args:
-      flag: --max_predictions_per_seq, None if it is not given.
-      manifest: The manifest of the records.
-      default: The number for records without a manifest, if no flag is given.
+      flag: --max_predictions_per_seq; None if the flag is not given.
+      manifest: The manifest of the records; None if there is none.
+      default: The result if there is neither a manifest nor a flag.
 
     Raises:
       UserError: If the flag contradicts the manifest.
@@ -270,7 +270,7 @@ def build_input(
 ) -> PretrainingInput:
     """Returns the training input, in batches of a whole step.
 
-    Dynamic masking uses the masking flags in the manifest.
+    Dynamic masking reads the whole-word flag and default rates in the manifest.
     """
     masking = None
     batch_size = config.train_batch_size * config.gradient_accumulation_steps
@@ -293,7 +293,7 @@ def build_input(
             if name in record_flags
         }
         if rates.pop("random_rate", None) == 0:
-            # Rounded rates could sum to less than 1 and leave random tokens.
+            # If the rates did not sum to 1, some tokens would be random.
             rates["same_rate"] = 1 - rates["mask_rate"]
         masking = dataclasses.replace(
             masking,
@@ -317,8 +317,8 @@ def build_evaluation_input(
 ) -> PretrainingInput:
     """Returns the input of --eval_input_file, by default --input_file.
 
-    These records may have another --max_predictions_per_seq than the training
-    records; `config` has the number of the training records.
+    The number of predictions per record is in the manifest of these records.
+    Without a manifest, the number in `config`, for the training data, is used.
     """
     pattern = config.eval_input_file or config.input_file
     flag = "--eval_input_file" if config.eval_input_file else "--input_file"
@@ -339,7 +339,7 @@ def build_evaluation_input(
 def check_ids(dataset: tf.data.Dataset, vocab_size: int) -> tf.data.Dataset:
     """Adds an assertion that the model has all ids of a batch.
 
-    A GPU would silently use zeros for unknown ids.
+    Without the assertion, a GPU would silently use zeros for unknown ids.
     """
 
     def check(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -386,15 +386,15 @@ def read_from(
 ) -> Iterator[dict[str, tf.Tensor]]:
     """Returns the batches from a step on, for `TrainingStep.run`.
 
-    All workers must call this together.
+    All workers must call this function together, for the same step.
 
     Args:
       source: The training input.
-      step: The step, counted from 0.
-      plan: How a batch is split.
+      step: The first step to read, counted from 0.
+      plan: How a step's batch is split into micro-batches.
       devices: The devices.
-      vocab_size: Rows of the model's embeddings.
-      unpad: Whether to add indices of tokens, so that padding is left out.
+      vocab_size: Number of rows of the word embeddings.
+      unpad: Whether to add `token_indices` and `token_places`.
     """
 
     def read_rows(first_row: int, num_rows: int) -> tf.data.Dataset:
@@ -422,7 +422,7 @@ def reading(
         have the same records.
     """
     agree(source, devices)
-    # Close here, as a process that stops early does not run finalizers.
+    # Close the input here, as a process that stops early runs no finalizers.
     with contextlib.closing(source), explaining(source, vocab_size):
         yield
 

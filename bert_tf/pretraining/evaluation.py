@@ -16,8 +16,8 @@ from bert_tf.io import progress
 from bert_tf.training import losses
 from bert_tf.training import unpad as unpadding
 
-# An evaluation during training has 64 batches. The pause after it is at least
-# 150 seconds, and 40 times the evaluation's time, so the cost is below 3%.
+# An evaluation during training reads 64 batches. Then training continues for at
+# least 150 seconds and 40 times the evaluation's time: the cost is below 3%.
 HELD_OUT_BATCHES = 64
 _SECONDS_BETWEEN = 150.0
 _TIMES_ITS_COST = 40.0
@@ -38,26 +38,26 @@ def build_evaluation(
 
     Each result is a weighted mean over all predictions or examples, as in the
     original (metric_fn, run_pretraining.py:188-231), not a mean over the means
-    of batches. `loss` is the sum of the two losses, so it does not depend on
-    the batch size; the original takes the mean over the losses of batches. Rows
-    that fill up the last batch, or the last replica's share of a batch, do not
-    count. All workers get equal results.
+    of batches. `loss` is `masked_lm_loss` plus `next_sentence_loss`. `loss`
+    does not depend on the batch size, unlike the original's mean over batches.
+    Blank rows that only fill up batches are ignored. All workers get equal
+    results.
 
-    `masked_lm_perplexity` is exp(`masked_lm_loss`): the natural exponential of
-    the mean over the predicted tokens of all evaluated records, each token with
-    equal weight (Table 6). Records with more predictions thus count more. For a
-    left-to-right model it is the perplexity of the next token.
-    `masked_lm_perplexity_error` is the standard error, as if batches were
-    independent. On similar text the perplexity differs by about this error.
+    `masked_lm_perplexity` is exp(`masked_lm_loss`), where `masked_lm_loss` is
+    the mean over all predicted tokens, with equal weights (Table 6). In a
+    left-to-right model, `masked_lm_perplexity` is the next-token perplexity.
+    `masked_lm_perplexity_error` is the standard error, under the assumption
+    that batches are independent. On other text of the same kind, the perplexity
+    would differ by about the standard error.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
-    all its batches count, and the strategy is the current one. With `unpad`
-    padding is not computed.
+    all batches of `dataset` are evaluated, with the current strategy. With
+    `unpad`, the model skips padding.
 
     The results are `global_step`, `loss`, `masked_lm_accuracy`,
-    `masked_lm_loss`, `masked_lm_perplexity` (unless nothing was predicted), its
-    error (with two batches or more) and, if the loss is included,
-    `next_sentence_accuracy` and `next_sentence_loss`.
+    `masked_lm_loss`, `masked_lm_perplexity` (unless nothing was predicted),
+    `masked_lm_perplexity_error` (with two batches or more) and, with
+    `use_next_sentence`, `next_sentence_accuracy` and `next_sentence_loss`.
     """
     strategy = strategy or tf.distribute.get_strategy()
     if max_eval_steps is not None:
@@ -87,7 +87,7 @@ def build_evaluation(
         }
 
     def compute(global_step: int) -> dict[str, float | int]:
-        # Add up in float64, as float32 loses small terms in long sums.
+        # Sum in float64, because long sums in float32 lose small terms.
         totals: dict[str, np.float64] = {}
         batches: list[tuple[float, float]] = []
         total = num_batches if num_batches >= 0 else None
@@ -123,7 +123,7 @@ class HeldOut:
     """The score of a fixed part of the held-out records during training.
 
     Attributes:
-      evaluate: The result of `build_evaluation` for the part.
+      evaluate: The result of `build_evaluation` for this part of the records.
     """
 
     evaluate: Callable[[int], dict[str, float | int]]
@@ -151,8 +151,8 @@ def _loss_error(losses: Sequence[float], weights: Sequence[float]) -> float:
     """Returns the standard error of the mean loss, a ratio of two sums.
 
     Args:
-      losses: The sum of the losses of each batch.
-      weights: The number of predictions of each batch.
+      losses: For each batch, the sum of the losses.
+      weights: For each batch, the number of predictions.
     """
     mean = np.sum(losses) / np.sum(weights)
     residuals = np.array(losses) - mean * np.array(weights)
@@ -161,7 +161,7 @@ def _loss_error(losses: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _means(totals: Mapping[str, np.float64]) -> dict[str, float]:
-    # Left-to-right data or an empty share may predict nothing: avoid 0 / 0.
+    # Avoid 0 / 0 if the evaluated records contain no prediction.
     weights = totals["masked_lm_weights"] or 1.0
     means = {
         "masked_lm_accuracy": totals["masked_lm_correct"] / weights,

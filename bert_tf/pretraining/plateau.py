@@ -1,14 +1,14 @@
 """The plateau of pretraining: a model that has learned only token frequencies.
 
 For each [MASK], such a model predicts every token with its frequency. In one of
-five predictions the input is not [MASK], but the correct or a random token. The
-rarer this input is, the more likely it is correct. The model's loss is called
+five predictions the input is the correct or a random token; a frequent token is
+more likely to be correct than a rare token. The loss of such a model is called
 the frequency line: the entropy of a predicted token given the input token.
 
-With a vocabulary of 2,000 tokens the line is 5.5. The loss reaches it within
-some hundred steps, stays there for millions of tokens, and falls to 4.0 within
-1,000 steps once attention finds the neighbors of a [MASK]. A run that stays
-there has learned no language, though nothing fails.
+With a vocabulary of 2,000 tokens, the frequency line is 5.5. The loss falls to
+this line within some hundred steps, stays there for millions of tokens, and
+falls to 4.0 within 1,000 steps once attention finds the neighbors of a [MASK].
+If the loss stays at the frequency line, the model has learned no language.
 """
 
 import math
@@ -21,18 +21,18 @@ import numpy as np
 from bert_tf.flags.options import Flags
 from bert_tf.text import masking
 
-# Predictions to read: fewer estimate an entropy badly, more take longer.
+# Predictions in a sample: fewer estimate the entropy badly, more take longer.
 _PREDICTIONS = 200_000
-# On the plateau, loss / frequency line (see the docstring) is at least this.
+# A model is on the plateau if loss / frequency line is at least this ratio.
 _ON_PLATEAU = 0.98
-# The loss is averaged over these steps, as single steps vary by some percent.
+# Average the loss over this many steps: single losses vary by some percent.
 _AVERAGED_STEPS = 50
-# A healthy run leaves the plateau after 10 million tokens: wait for twice that.
+# Healthy runs leave the plateau after 10 million tokens: warn at 20 million.
 _PATIENCE_TOKENS = 20e6
 _PATIENCE_SHARE = 0.2
-# Without Adam's bias correction, about the first 1,000 updates are too large.
+# Without Adam's bias correction, the first 1,000 updates or so are too large.
 _UNCORRECTED_STEPS = 1000
-# A good peak learning rate is _RATE / hidden size: 2e-3 for 128.
+# A good peak learning rate is 0.25 / hidden size, such as 2e-3 for size 128.
 _RATE = 0.25
 
 
@@ -41,7 +41,7 @@ class TextSample(NamedTuple):
 
     Attributes:
       frequency_loss: The frequency line, in nats; nan without predictions.
-      distinct: Different records divided by all records, 1 if all differ.
+      distinct: Number of distinct records divided by the number of records.
     """
 
     frequency_loss: float
@@ -57,9 +57,9 @@ def sample(
 
     Args:
       batches: Batches of `bert_tf.features.PRETRAINING`, [B, ...] each.
-      vocab_size: The number of tokens that a random token is drawn from.
-      left_to_right: Whether the model reads left to right: no predicted token
-        is visible, so all count as masked.
+      vocab_size: The number of tokens in the vocabulary.
+      left_to_right: Whether the model reads left to right. A left-to-right
+        model sees no predicted token, so all predictions count as masked.
     """
     counts = np.zeros(vocab_size, np.int64)
     replacements = np.zeros(vocab_size, np.int64)
@@ -96,18 +96,18 @@ def frequency_loss(
     """Returns the entropy of a token given the token in its place, in nats.
 
     Let p be the frequencies of n tokens. With probability `same` p(x), the
-    input is x and correct; with probability `random` p(y) / n, the input is x
-    but y is correct. So given x, the probability of y is `random` p(y) /
-    (n `same` p(x) + `random`), and the rest is that of x.
+    input is x and x is correct. With probability `random` p(y) / n, the input
+    is x, drawn at random, and y is correct. So if the input is x, y is correct
+    with probability `random` p(y) / (n `same` p(x) + `random`), otherwise x.
 
-    The entropy estimated from N draws of k tokens is too small by (k - 1) / 2N
-    (Miller 1955, "Note on the bias of information estimates").
+    If N draws contain k distinct tokens, the estimated entropy is too small by
+    (k - 1) / 2N (Miller 1955, "Note on the bias of information estimates").
 
     Args:
       counts: <int64>[n], how often each token is predicted.
       masked: The share of predictions whose input token is [MASK].
-      same: The share whose input token is the correct one.
-      random: The share whose input token is a random one.
+      same: The share of predictions whose input token is correct.
+      random: The share of predictions whose input token is random.
     """
     p = counts / counts.sum()
     is_there = p > 0
@@ -132,10 +132,10 @@ class Watch:
 
     Args:
       config: The flags of run/pretrain.py.
-      text: The sample of its records.
+      text: The result of `sample` for the training records.
       width: `hidden_size` of the model.
-      step: Steps done before this process.
-      tokens: Tokens of those steps; None computes them from the flags.
+      step: Number of steps done before this process started.
+      tokens: Tokens in the first `step` steps; None computes it from the flags.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Watch:
         step: int = 0,
         tokens: int | None = None,
     ) -> None:
-        # The line is 0 if every token is visible: nothing is learned, so nan.
+        # If inputs show all predicted tokens, the line is 0: do not warn of it.
         self.line = text.frequency_loss or math.nan
         self._config = config
         self._text = text
@@ -169,13 +169,13 @@ class Watch:
         """Updates the average with the mean loss of `num_steps` steps."""
         share = 1 - math.exp(-num_steps / _AVERAGED_STEPS)
         self._weight += share * (1 - self._weight)
-        # Divide by the weight, so that the average does not begin near 0.
+        # Divide by the sum of weights; otherwise averages would start near 0.
         self._loss += share / self._weight * (masked_lm_loss - self._loss)
 
     def add_held_out(self, masked_lm_loss: float) -> None:
         """Stores the loss on held-out records."""
         self._held_out = masked_lm_loss
-        # Compare now: training losses of later steps are of a better model.
+        # Compare with the training loss now: later training losses are lower.
         has_left = self._has_left(self._loss)
         self._remembers = has_left and not self._has_left(masked_lm_loss)
 

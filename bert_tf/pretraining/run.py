@@ -58,7 +58,7 @@ _ACTIVATION_NAMES = {
     "gelu": "gelu, the tanh form (--hidden_act=gelu_erf is the exact one)",
     "gelu_erf": "gelu_erf, the exact form",
 }
-# Commands that use the model; a left-to-right model cannot run the first.
+# Commands that use the model; left-to-right models cannot run fill_mask.py.
 _NEXT_COMMANDS = (
     "python run/fill_mask.py --model_dir={} --text='The [MASK] is here.'",
     "python run/finetune_classifier.py --pretrained_model_dir={} ...",
@@ -85,7 +85,7 @@ class _PretrainingTrainer(Trainer):
     _data: PretrainingData
     _input: PretrainingInput | None = None
     _eval_input: PretrainingInput | None = None
-    # Only the chief has a `_watch`.
+    # Only the chief watches for the plateau, so other workers have no `_watch`.
     _held_out: evaluation.HeldOut | None = None
     _watch: plateau.Watch | None = None
 
@@ -108,7 +108,7 @@ class _PretrainingTrainer(Trainer):
                 config.max_predictions_per_seq, data.manifest
             ),
         )
-        # Files are removed only now, when the inputs are known to be good.
+        # Remove old files only now, when the inputs are known to be good.
         training_output.start_over(config, self.coordinator)
         return resume_checks.describe(
             config,
@@ -121,7 +121,7 @@ class _PretrainingTrainer(Trainer):
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
         config = self._flags
         resume_checks.log_start(config, checkpoint)
-        # Nothing is written yet, so all workers have read the same checkpoints.
+        # No worker has written files yet, so all workers see equal checkpoints.
         self.coordinator.agree(
             resume_checks.describe_for_workers(
                 config, self.identity, checkpoint
@@ -152,7 +152,7 @@ class _PretrainingTrainer(Trainer):
         self._start = metadata.get("initial_weights", {})
         self._tokens_before = metadata.get("tokens_seen")
         if config.do_eval:
-            # Read the input now, so that its errors come before training.
+            # Read the evaluation input now, to report errors before training.
             self._eval_input = pretraining_input.build_evaluation_input(
                 config,
                 metadata.get("vocabulary_hash")
@@ -176,7 +176,7 @@ class _PretrainingTrainer(Trainer):
             config,
             self._data.bert_config,
             self.devices,
-            # A new phase has another length, so the stored size does not fit.
+            # The stored micro-batch size is for the previous phase's length.
             0 if self._is_new_phase else metadata.get("micro_batch_size", 0),
         )
         schedule = TrainerConfig(
@@ -404,7 +404,7 @@ class _PretrainingTrainer(Trainer):
             if self.checkpoints.step is None:
                 self._fill_in_before(source)
         if self._flags.eval_input_file and self._eval_input:
-            # Check: a worker with fewer batches than others would wait forever.
+            # Compare records: with unequal batches, workers would wait forever.
             pretraining_input.agree(self._eval_input, self.devices)
             self._held_out = evaluation.HeldOut(
                 self._build_evaluation(evaluation.HELD_OUT_BATCHES, False)
@@ -437,7 +437,7 @@ class _PretrainingTrainer(Trainer):
         watch, held_out = self._watch, self._held_out
         if watch:
             watch.add(sums["masked_lm_loss"] / num_steps, num_steps)
-        # All workers evaluate together, so the chief's clock decides for all.
+        # All workers must evaluate together, so the chief's clock decides when.
         if held_out and self.coordinator.from_chief(held_out.is_due):
             vocab_size = self._data.bert_config.vocab_size
             with pretraining_input.explaining(self._eval_input, vocab_size):
@@ -455,7 +455,7 @@ class _PretrainingTrainer(Trainer):
         chosen = unpadding.choose(
             self._flags.unpad, self.devices.kind, is_faster, self._unpad
         )
-        # Workers may sample different records, so the chief decides for all.
+        # Workers may sample different records, so all use the chief's choice.
         self._unpad = self.coordinator.from_chief(chosen)
 
     def _describe_devices(self) -> dict[str, Any]:
@@ -478,7 +478,7 @@ class _PretrainingTrainer(Trainer):
         config, source = self._flags, self._eval_input
         if not self.step and not config.init_checkpoint:
             logging.info("The model to evaluate is new and untrained.")
-        # If training has not chosen, compute padding.
+        # If training has not chosen a layout, evaluate with padding.
         self._choose_unpad(lambda: False)
         vocab_size = self._data.bert_config.vocab_size
         with pretraining_input.reading(source, self.devices, vocab_size):
@@ -516,7 +516,7 @@ class _PretrainingTrainer(Trainer):
         except UserError as error:
             if not config.do_train:
                 raise
-            # Continue, because the model is more important and is written next.
+            # Continue, so that the model is written: it is more important.
             logging.error("%s", error)
 
 
@@ -531,8 +531,8 @@ def build_training(
 ) -> TrainingStep:
     """Builds model, optimizer and training step, with new weights; logs sizes.
 
-    With --micro_batch_size=auto, `preferred_micro_batch` is the size to use; 0
-    for none.
+    With --micro_batch_size=auto, the micro-batch size is
+    `preferred_micro_batch`, unless this is 0 or does not divide the batch.
     """
     strategy = devices.strategy
     keras.utils.set_random_seed(config.seed)
@@ -600,14 +600,14 @@ def _plan(
     """Splits a step over replicas and micro-batches."""
     batch_size = config.train_batch_size
     num_replicas = devices.strategy.num_replicas_in_sync
-    # Accumulation adds up batches of `batch_size`; a micro-batch fits into one.
+    # Gradients accumulate over batches; micro-batches are parts of one batch.
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
         most = _TOKENS_AT_ONCE[devices.kind] // config.max_seq_length
         sizes = range(1, max(1, min(whole, most)) + 1)
-        # Too large a size is no error: `TrainingStep.recover` halves it.
+        # If memory does not suffice, `TrainingStep.recover` halves the size.
         micro = max(size for size in sizes if whole % size == 0)
-        # Keep the interrupted run's size: another size would round differently.
+        # Keep an interrupted run's size: another size would round differently.
         if preferred_micro_batch and whole % preferred_micro_batch == 0:
             micro = preferred_micro_batch
     else:

@@ -1,8 +1,8 @@
 """Sentences with a masked word, filled in before and after training.
 
 The sentences come from the first records with a suitable word, so they are in
-the user's language. A file holds the sentences and predictions of the initial
-weights, so a resumed run can still compare.
+the user's language. A file stores the sentences and the predictions before
+training, so that a resumed run can still show the change.
 """
 
 import os
@@ -25,7 +25,7 @@ from bert_tf.text.vocabulary import Vocabulary
 
 FILE = "masked_words.json"
 _COUNT, _WORDS_SHOWN = 5, 3
-# Limits on the tokens of a sentence, because records cut sentences anywhere.
+# Minimum and maximum tokens of a sample, often only a part of a sentence.
 _FEWEST, _MOST = 8, 25
 
 
@@ -36,7 +36,7 @@ def choose(dataset: tf.data.Dataset, vocabulary: Vocabulary) -> list[Any]:
         is_masked = batch["masked_lm_weights"] > 0
         rows = masking.restore_ids(batch).numpy()
         for i in np.flatnonzero(rows.max(axis=1) < len(vocabulary)):
-            # End with special tokens, so that `_find_window` stops in the row.
+            # `_find_window` stops at special tokens: put one at each end.
             ids = [vocabulary.cls_id, *rows[i][1:].tolist(), vocabulary.sep_id]
             tokens = [vocabulary.tokens[x] for x in ids]
             for column in batch["masked_lm_positions"][i][is_masked[i]]:
@@ -68,7 +68,7 @@ def _find_window(tokens: Sequence[str], i: int) -> tuple[int, int]:
         first -= 1
     while tokens[end] not in SPECIAL_TOKENS and end - first < _MOST:
         end += 1
-    # Leave out words that are cut at the ends.
+    # Leave out words that the window cuts at its ends.
     while tokens[first].startswith(CONTINUATION):
         first += 1
     while tokens[end].startswith(CONTINUATION):
@@ -86,7 +86,7 @@ def fill_in(
     path = os.path.join(output_dir, FILE)
     samples = _read(path) if chosen is None else chosen
     if not samples or vocabulary is None:
-        # Remove the samples of other records that a killed run may have left.
+        # Remove the file: a killed run may have left samples of other records.
         files.remove(path)
         return
     rows = [x["input_ids"] for x in samples]
@@ -95,7 +95,7 @@ def fill_in(
     ids = tf.ragged.constant(rows, tf.int32, ragged_rank=1)
     inputs = packing.pack(ids, None, longest, vocabulary)
     inputs["masked_lm_positions"] = tf.constant(columns)
-    # Call the model in a graph: if eager, TensorFlow would warn of retracing.
+    # Call the model in a graph: eager calls would log retracing warnings.
     outputs = tf.function(lambda: model(inputs), autograph=False)()
     probs = tf.nn.softmax(tf.cast(outputs["masked_lm_logits"][:, 0], "float32"))
     probs = masking.without_blank_rows(probs, vocabulary)

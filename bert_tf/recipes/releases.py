@@ -1,7 +1,7 @@
 """The original's released models: names, addresses and shapes.
 
-The table is `recipes/models.json`. It names the source of every fact; a field
-without a source is empty.
+The table `recipes/models.json` names the source of every fact; a field is empty
+if no source was found.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ _HUBS = {
 }
 
 
-# Named in messages; plain http is for this machine alone.
+# Prefixes that messages list; http:// is only for servers on this machine.
 _NAMED = ("hf://", "kaggle://", "https://", "gs://")
-# TensorFlow reads some of these by itself and the others with extra packages.
+# File systems that TensorFlow can read, some of them with extra packages.
 _FILE_SYSTEMS = ("file", "gs", "hdfs", "ram", "s3", "viewfs")
 _PREFIXES = ("hf", "kaggle", "https", "http", *_FILE_SYSTEMS)
 
@@ -44,13 +44,13 @@ class Release:
     """One released model.
 
     Attributes:
-      name: Its short name.
-      file: The zip file, below the base of all releases.
+      name: Short name.
+      file: Path of the zip file, relative to the address of all releases.
       layers: Number of hidden layers, L.
       hidden_size: Width, H.
       heads: Attention heads, A.
       cased: Whether the model distinguishes upper and lower case.
-      gelu: Form of GELU: "tanh", or "erf" for the exact one.
+      gelu: "tanh" for the approximate GELU, or "erf" for the exact GELU.
       license: SPDX identifier.
       bytes: Size of the zip file, None if no source states it.
       sha256: Hash of the zip file, None if no source states it.
@@ -141,9 +141,9 @@ def hub_id(source: str) -> str | None:
 
 
 def refuse_name(name: str, flag: str | None = None) -> None:
-    """Raises `UserError` for what is no path and looks like a model's name.
+    """Raises `UserError` for a missing path that looks like a model's name.
 
-    The error has the name that was probably meant.
+    The error message suggests a similar name.
     """
     start = f"{flag}: n" if flag else "N"
     if re.fullmatch(f"{_PART}/{_PART}", name):
@@ -153,7 +153,7 @@ def refuse_name(name: str, flag: str | None = None) -> None:
                 f"Hugging Face Hub give hf://{name}."
             )
     elif re.fullmatch(_PART, name) and ".ckpt" not in name:
-        # The zip file's name, as the original's documentation has it, too.
+        # Users may give a zip file's name, as in the original's documentation.
         zips = {os.path.basename(x.file)[:-4]: x.name for x in releases()}
         known = [x for r in releases() for x in (r.name, *r.also)]
         hint = errors.did_you_mean(

@@ -46,8 +46,8 @@ _HEALTH_PATH = re.compile(
     r"/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?"
 )
 _HEALTH_METHOD = "/tensorflow.serving.ModelService/GetModelStatus"
-# This policy lets the server's page load files from this server only, and call
-# no other. So HTML in users' texts can neither run scripts nor call elsewhere.
+# With this policy, the server's page can load from and call only this server.
+# So HTML in users' texts cannot run scripts or send data elsewhere.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -55,7 +55,7 @@ _POLICY = (
 )
 _HEADERS = {
     "Content-Security-Policy": _POLICY,
-    # JSON and metrics may contain users' text; no browser may run it as HTML.
+    # Keep browsers from treating users' texts in JSON or metrics as HTML.
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -91,14 +91,14 @@ def _is_loopback(host: str) -> bool:
 class AccessMiddleware:
     """Refuses foreign hosts, foreign web pages, and requests without a key.
 
-    Browsers let foreign web pages send requests to this server. If a page has
-    made its own host name resolve to this machine, `Host` has this name, so the
-    request is refused. The headers `Origin` and `Sec-Fetch-Site` reveal other
-    foreign pages. Such a page may only send GET and HEAD, as browsers hide the
-    answers from it. All responses get the headers of `_HEADERS`.
+    Browsers let foreign web pages send requests to this server. If a page's own
+    host name resolves to this machine, the header `Host` has the page's name,
+    and the request is refused. The headers `Origin` and `Sec-Fetch-Site` reveal
+    other foreign pages. Foreign pages may only send GET and HEAD, because
+    browsers hide the answers. All responses get security headers.
 
     Args:
-      hosts: The names that `Host` may have; None for any.
+      hosts: The names that the header `Host` may have; None allows all names.
       keys: The API keys; None if requests need no key.
       health_without_key: True if health and metrics need no key.
     """
@@ -149,7 +149,7 @@ class AccessMiddleware:
         return responses.JSONResponse(
             {"error": _REFUSAL},
             401,
-            # Makes browsers ask users of the server's page for the key.
+            # This header makes browsers ask users for the key.
             {"WWW-Authenticate": 'Bearer, Basic realm="API key"'},
         )
 
@@ -167,7 +167,7 @@ def _is_foreign(headers: datastructures.Headers) -> bool:
     if headers.get("sec-fetch-site", "").lower() == "cross-site":
         return True
     hosts = {host.lower() for host in headers.getlist("host")}
-    # Compare hosts without the scheme: a proxy may turn https into http.
+    # Compare hosts without http or https: a proxy may turn https into http.
     return any(
         {origin.lower().partition("://")[2]} != hosts
         for origin in headers.getlist("origin")
@@ -198,12 +198,12 @@ class ApiKeys:
     def allows(self, *authorizations: str) -> bool:
         """Returns True for exactly one Authorization header, with a valid key.
 
-        Programs send `Bearer KEY`; browsers send `Basic`, with the key as the
-        password. Two headers are refused: a proxy may have checked only one.
+        Programs send `Bearer KEY`, browsers `Basic` with the key as password.
+        Two Authorization headers are refused, as a proxy may check only one.
         """
         is_one = len(authorizations) == 1
         digest = _digest(_key(*authorizations) if is_one else "")
-        # Compare with all keys in constant time: the time must reveal no key.
+        # Compare with all keys, so that the response time reveals no key.
         matches = [hmac.compare_digest(digest, x) for x in self._current()]
         return any(matches)
 
@@ -303,7 +303,7 @@ class KeysInterceptor(grpc.aio.ServerInterceptor):
         async def refuse(_, context: grpc.aio.ServicerContext):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
 
-        # Refuse at once; a unary handler would first wait for the message.
+        # A unary handler would wait for the client's message before it refuses.
         return grpc.stream_unary_rpc_method_handler(refuse)
 
 

@@ -32,12 +32,12 @@ from bert_tf.serving.servable import Stop
 # Maximum size of a merged call, in characters and numbers: about 4,000 tokens.
 # Longer calls are no faster per token, and delay the requests that wait.
 MAX_CALL_SIZE = 1 << 14
-# At most half of the threads run calls above this size, so some stay free.
+# Calls above this size may use only half of the threads, so that some are free.
 PIECE_SIZE = MAX_CALL_SIZE // 4
-# For every 10,000 characters above PIECE_SIZE, a task ranks as if it came a
-# second later. So short tasks run first, but a long task does not wait forever.
+# A task waits as if it arrived a second later for every 10,000 characters above
+# PIECE_SIZE. So short tasks run first, but a long task does not wait forever.
 _SIZE_PER_SECOND = 10_000
-# A failed batch runs again in halves, or one by one below this many requests.
+# A failed batch of fewer requests is rerun one by one, otherwise in halves.
 _MIN_SPLIT = 4
 
 
@@ -55,7 +55,7 @@ class BatchingOptions:
       num_batch_threads: Number of threads; 0 means one per core.
       allowed_batch_sizes: Numbers of rows that batches are padded to,
         increasing up to `max_batch_size`; empty means any number.
-      has_independent_rows: If False, all rows of a request are in one call.
+      has_independent_rows: Whether a request may be split into several calls.
     """
 
     max_batch_size: int = 64
@@ -98,13 +98,13 @@ class Task:
     Attributes:
       servable: The model version, acquired by the creator of the task.
       future: Receives the outputs by name, or the error.
-      is_piece: True for a part of a split request. The whole request was
-        admitted, so its parts ignore the queue's limit. They are never merged.
-      on_end: Called in the event loop when the computation has ended, or will
-        not start. Cancelling a running task without `stop` does not end it.
+      is_piece: True for a part of a split request. Pieces ignore the queue's
+        limit, because the whole request was admitted, and are never merged.
+      on_end: Called in the event loop when the computation has ended or was
+        dropped. Without `stop`, a cancelled computation runs until its end.
       stop: Ends the computation when the task is cancelled.
       num_rows: Number of rows; 0 if the request must run alone.
-      size: Characters and numbers in the inputs.
+      size: Number of characters and numbers in the inputs.
       queued_at: Time of arrival, by `time.monotonic`.
     """
 
@@ -137,8 +137,8 @@ class Task:
     def key(self) -> Hashable:
         """Returns the queue's key: requests with equal keys may be merged."""
         if self.is_piece:
-            # A call pads outputs to its longest row. `pieces` needs the width
-            # of the piece's own rows, so no other request may join the call.
+            # Run a piece alone: a merged call would pad the piece's outputs to
+            # the longest row of all requests.
             return *self.signature_key(), id(self)
         shapes = tuple(
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
@@ -163,13 +163,13 @@ class BatchScheduler:
         self._options = options
         self._observe = observe
         self._queues: dict[Hashable, collections.deque[Task]] = {}
-        # The number of waiting rows for each signature of each servable.
+        # Number of waiting rows by `Task.signature_key`.
         self._num_queued = collections.Counter()
         self._changed = threading.Condition()
         self._stopping = False
         self._draining = False
-        # Signatures that failed to return one output row for each row of a
-        # merged call. Their requests run alone from then on.
+        # Signatures whose requests run alone, because a merged call did not
+        # return one output row for each input row.
         self._unmergeable = set()
         self._num_long = 0  # Number of running calls above `PIECE_SIZE`.
         self._threads = [
@@ -190,20 +190,20 @@ class BatchScheduler:
     ) -> asyncio.Future:
         """Queues a request; must be called in an event loop.
 
-        The caller must have acquired the servable. The scheduler acquires it
-        once more, and releases it when the request is answered.
+        The caller must have acquired the servable. The scheduler also acquires
+        the servable, and releases it when the request is answered.
 
         Args:
           servable: The model version.
-          signature: One of its signatures.
-          inputs: All its inputs.
+          signature: A signature of the servable.
+          inputs: All inputs of the signature.
           outputs: The names of the requested outputs.
-          size: Characters and numbers in the inputs; None to count them.
-          **options: `is_piece`, `on_end` and `stop` of the task. If this method
-            raises, `on_end` is not called.
+          size: Number of characters and numbers in the inputs, if known.
+          **options: `is_piece`, `on_end` and `stop`, as for `Task`. If `submit`
+            raises an error, `on_end` is not called.
 
         Returns:
-          A future for the outputs by name.
+          A future that receives the outputs by name.
 
         Raises:
           RequestError: If the queue is full or the scheduler is stopping.
@@ -390,8 +390,8 @@ class BatchScheduler:
         outcomes = self._run_merged(tasks) if len(tasks) > 1 else {}
         if outcomes:
             return outcomes
-        # Halve a failed batch. So one bad request does not fail the others, and
-        # most of the others still run in batches.
+        # Rerun a failed batch in halves. So a bad request fails alone, and most
+        # other requests still run in batches.
         if len(tasks) < _MIN_SPLIT or _identity(tasks[0]) in self._unmergeable:
             return {id(task): self._run_alone(task) for task in tasks}
         middle = len(tasks) // 2
@@ -491,7 +491,7 @@ def _deliver(tasks: Sequence[Task], outcomes: Sequence) -> None:
         try:
             loop.call_soon_threadsafe(_resolve, pairs)
         except RuntimeError:
-            # The loop is closed, so no client waits for the answer.
+            # The event loop is closed, so no client waits for an answer.
             logging.warning(
                 "%d answers came after the server's end.", len(pairs)
             )
@@ -511,8 +511,8 @@ def _resolve(pairs: Sequence[tuple[Task, object]]) -> None:
             future.cancel()
 
 
-# Fields of BatchingParameters and their types, from session_bundle_config.proto
-# (TensorFlow Serving 2.20).
+# Types of BatchingParameters' fields (session_bundle_config.proto of TensorFlow
+# Serving 2.20).
 _FIELDS = {
     "max_batch_size": "Int64Value",
     "batch_timeout_micros": "Int64Value",

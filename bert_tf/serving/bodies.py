@@ -20,27 +20,27 @@ from bert_tf.serving import errors
 
 # Bodies above this size are parsed in a thread, so other requests do not wait.
 LARGE_BYTES = 1 << 17
-# All large bodies together may take this many times --max_request_bytes.
+# Memory limit of all large bodies, as a multiple of --max_request_bytes.
 _MAX_LARGEST_BODIES = 16
-# Memory of an answer's array and JSON text, as a multiple of the array's bytes.
+# An answer's array and JSON text take this multiple of the array's bytes.
 ANSWER_COPIES = 4
 _MARKS = b'"[]{},'
 _NO_MARKS = bytes(set(range(256)) - set(_MARKS))
 _CHUNK = 1 << 20
-# Bytes that a Python string takes in memory in addition to its characters.
+# Memory of a Python string in bytes, in addition to its characters.
 _STRING_BYTES = 56
 NO_PROTO = "The message is not a valid proto."
-# Smaller messages have too few fields to fill memory: do not count the fields.
+# Smaller messages have too few fields to fill memory, so skip the count.
 COUNTED_BYTES = 1 << 14
-# Decoding may turn a packed integer of 1 byte into 8 bytes, so every 8 integers
-# count as a field.
+# Decoding may turn a packed integer of 1 byte into 8 bytes, so 8 integers are
+# counted as one field.
 _NUMBERS_PER_FIELD = 8
 _FIXED_SIZES = {1: 8, 5: 4}
 _FIELD = descriptor.FieldDescriptor
-# Values of these types do not grow when decoded, so nothing in them is counted.
+# Decoding does not enlarge values of these types, so they are not counted.
 _FLAT = (_FIELD.CPPTYPE_STRING, _FIELD.CPPTYPE_FLOAT, _FIELD.CPPTYPE_DOUBLE)
-# The bytes of a varint before its last byte. Without them, packed integers have
-# one byte each, so the number of bytes is the number of integers.
+# All bytes of a packed integer except the last are 128 or more. Without these
+# bytes, the number of bytes is the number of integers.
 _WITHOUT_END = bytes(range(128, 256))
 
 
@@ -52,7 +52,7 @@ def _table(dtype: type, **values: int) -> np.ndarray:
 
 
 _STEPS = _table(np.int8, **{"[": 1, "{": 1, "]": -1, "}": -1})
-# Bytes that a parsed JSON value takes: 64 for a string, so 32 for each quote.
+# Memory of parsed JSON in bytes: a string takes 64, so each of its quotes 32.
 _COSTS = _table(np.int32, **{"[": 64, "{": 64, '"': 32, ",": 16})
 
 
@@ -74,7 +74,7 @@ class Bodies:
     def room(self) -> Iterator[Callable[[int], None]]:
         """Yields a function that reserves bytes until the `with` block ends.
 
-        The function raises `RequestError` if too many bytes are in use.
+        The yielded function raises `RequestError` if too many bytes are in use.
         """
         reserved = 0
 
@@ -95,7 +95,7 @@ class Bodies:
     async def read(
         self, request: requests.Request, reserve: Callable[[int], None]
     ) -> bytes:
-        """Returns the body of a request, not unpacked.
+        """Returns the body of a request, still compressed if it was gzip.
 
         Raises:
           RequestError: If the body is too large or the client disconnects.
@@ -131,16 +131,16 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
     """Returns the contents of a gzip file, cut after `max_bytes + 1` bytes.
 
     Raises:
-      RequestError: If the body is not one whole gzip file.
+      RequestError: If the body is not a complete gzip file of one member.
     """
     file = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
-        # An extra byte shows that the limit is exceeded. Without room for it,
-        # zlib could stop before the file's trailer, and not set `file.eof`.
+        # Unpack one byte more than the limit, to detect larger contents. At the
+        # limit, zlib could stop before the gzip trailer and not set `eof`.
         contents = file.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise errors.invalid(f"The body is not gzip: {error}") from error
-    # Refuse further members: thousands of tiny members would take seconds.
+    # Refuse several gzip members: unpacking thousands would take seconds.
     if len(contents) <= max_bytes and (not file.eof or file.unused_data):
         raise errors.invalid("The body is not a gzip file of one member.")
     return contents
@@ -155,8 +155,8 @@ def check_unpacked(size: int, limits: ServeLimits) -> None:
 def check_json(text: bytes, limits: ServeLimits) -> None:
     """Raises `RequestError` if parsed JSON would be too large or too deep.
 
-    Only brackets, braces, commas and quotes count. `[["a"],"["]` has the depth
-    2 and takes 2 * 64 + 4 * 32 + 16 bytes: its third "[" is inside a string.
+    The size is estimated by quotes, and by brackets and commas outside strings:
+    `[["a"],"["]` has the depth 2 and takes 2 * 64 + 4 * 32 + 16 bytes.
     """
     check_unpacked(len(text), limits)
     if (
@@ -223,10 +223,10 @@ def count_fields(
 ) -> int:
     """Returns the number of fields of a serialized message, at all depths.
 
-    Count before decoding: 2 bytes may become an object of over 100 bytes.
+    Count before decoding: 2 encoded bytes may become an object of 100 bytes.
 
     Raises:
-      RequestError: If there are too many fields, or `content` is no message.
+      RequestError: If there are too many fields, or `content` is invalid.
     """
     count = 0
     parts = [(kind, 0, len(content))]

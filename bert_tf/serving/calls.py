@@ -41,11 +41,11 @@ _CLASSES = tf.saved_model.CLASSIFY_OUTPUT_CLASSES
 _SCORES = tf.saved_model.CLASSIFY_OUTPUT_SCORES
 _OUTPUTS = tf.saved_model.REGRESS_OUTPUTS
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
-# TensorFlow Serving's limit (saved_model_warmup_util.h).
+# Maximum warmup requests, as in TensorFlow Serving (saved_model_warmup_util.h).
 _MAX_WARMUP_RECORDS = 1000
 _LIMITS = ServeLimits()
 
-# TensorFlow's memory for a string besides its characters, in bytes.
+# Bytes that a string in a tensor takes in addition to its characters.
 _STRING_BYTES = 24
 _PART = 1 << 16
 _MAX_RANK = 32
@@ -116,7 +116,7 @@ def _examples_call(
 ) -> Call:
     """Returns the call for a `Classify` or `Regress` request.
 
-    `build` makes a call for the field `result`; `model_spec` is added here.
+    `build` returns a call for the response's `result`, without `model_spec`.
     """
     signature = _find(
         servable, request.model_spec, "No signature was found with the name: {}"
@@ -280,7 +280,7 @@ def _regression(signature: Signature, examples: np.ndarray) -> Call:
     return Call(signature, {_INPUTS: examples}, (_OUTPUTS,), respond)
 
 
-# `classify` and `regress` return the calls for requests, like `predict`.
+# Like `predict`, `classify` and `regress` return the call for a request.
 classify = functools.partial(
     _examples_call, _classification, classification_pb2.ClassificationResponse
 )
@@ -333,7 +333,7 @@ def _examples(
     part = getattr(request_input, kind)
     context = b""
     if kind == "example_list_with_context":
-        # Put the context first: values of the example then win over it.
+        # The context comes first, so values of the example override it.
         context = part.context.SerializeToString()
     if not part.examples:
         raise errors.invalid("Input is empty.")
@@ -397,7 +397,7 @@ def warm_up(servable: Servable, directory: str) -> int:
     """Runs the requests in a version's warmup file; returns their number.
 
     Raises:
-      RequestError: If a request fails; then the version must not be served.
+      RequestError: If a request fails, so the version must not be served.
     """
     path = os.path.join(directory, WARMUP_FILE)
     if not os.path.exists(path):
@@ -459,7 +459,7 @@ def _to_array(
 ) -> np.ndarray:
     """Returns the tensor in a request.
 
-    The size is checked first, as a few bytes can describe a huge array.
+    The array's size is checked first: a few bytes can describe a huge array.
 
     Raises:
       RequestError: If `proto` is not a valid tensor.
@@ -476,7 +476,8 @@ def _to_array(
         )
     size = math.prod(shape)
     errors.check_limit(
-        # Count 0 as 1: models may compute with the 10**9 of a shape [0, 10**9].
+        # Count a size of 0 as 1: for an empty tensor of shape [0, 10**9], a
+        # model may still compute 10**9 values.
         _num_bytes(proto, dtype, math.prod(x or 1 for x in shape)),
         limits,
         "max_tensor_bytes",

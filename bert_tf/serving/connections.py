@@ -15,18 +15,18 @@ from uvicorn.protocols.http import httptools_impl
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import errors
 
-# Number of open files that models, logs and the event loop may need.
+# Number of open files reserved for models, logs and the event loop.
 _RESERVED_FILES = 128
 _MAX_CONNECTIONS = 4096
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG_SECONDS = 60
-# Maximum calls at once in a gRPC connection; further calls wait in the client.
+# Maximum running calls per gRPC connection; clients delay further calls.
 _MAX_STREAMS = 100
-# Maximum requests in a connection that wait for answers to earlier requests.
+# Maximum HTTP requests in one connection that wait behind an earlier request.
 _MAX_PIPELINED = 32
 # Bytes allowed for a request's method and version, and for blank lines.
 _REQUEST_LINE = 1024
-# Bytes of a TLS buffer; asyncio's 256 KiB would take 1 GiB for 4096 clients.
+# Bytes of a TLS buffer. With asyncio's 256 KiB, 4096 clients would take 1 GiB.
 _TLS_BUFFER = 1 << 14
 
 
@@ -52,11 +52,11 @@ class Limits:
 def max_connections(flag: int | None) -> int:
     """Returns the maximum number of connections of one port.
 
-    Raises the soft limit of open files to the hard limit. The connections of
-    both ports and all other files together stay below this limit.
+    Raises the soft limit of open files to the hard limit. The result leaves
+    room for the connections of both ports and for other files.
 
     Args:
-      flag: The number from the flag, or None for the default.
+      flag: The value of --max_connections, or None for the default.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -75,23 +75,23 @@ def grpc_options(limits: Limits) -> dict[str, int]:
     """Returns gRPC's options for the limits."""
     header_ms = int(limits.header * 1000)
     return {
-        # gRPC refuses requests between these two limits at random, so the two
-        # limits are equal.
+        # Set both limits to one value: between a lower and a higher limit, gRPC
+        # would refuse requests at random.
         "grpc.max_metadata_size": limits.flags.max_header_bytes,
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # Until clients confirm limits, they may send 16 MB: limit the time.
+        # Clients may send 16 MB before they confirm limits: limit this time.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
-        # A client that reads no data answers no pings, so gRPC cuts it off.
+        # Ping clients, so gRPC disconnects clients that read no data.
         "grpc.keepalive_time_ms": header_ms,
         "grpc.keepalive_timeout_ms": 3 * header_ms,
         "grpc.max_concurrent_streams": _MAX_STREAMS,
         # With gRPC's default of 1,000, one client could lock out all others.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
-        # Off, as the bandwidth probe lets clients send over 64 kB unread.
+        # The bandwidth probe would let clients send over 64 kB of unread data.
         "grpc.http2.bdp_probe": 0,
     }
 
@@ -115,7 +115,7 @@ def protocol(
     limits: Limits, context: ssl.SSLContext | None = None
 ) -> Callable[..., asyncio.Protocol]:
     """Returns a function that makes uvicorn's connections, with our limits."""
-    # Idle connections, longest idle first. The first is closed to make room.
+    # Idle connections. The first, longest idle, is closed to make room.
     waiting = {}
     plain = type(
         "Protocol", (_Protocol,), {"limits": limits, "waiting": waiting}
@@ -141,8 +141,8 @@ def _answer(status: str, message: str) -> bytes:
 class _Handshake(asyncio.Protocol):
     """A connection during its TLS handshake of up to `limits.header` seconds.
 
-    asyncio's own TLS server would neither count these connections nor limit
-    their time to less than a minute.
+    asyncio's own TLS server would not count connections during a handshake, and
+    would allow a minute for the handshake.
 
     Attributes:
       handshakes: All handshakes in progress, the oldest first.
@@ -198,7 +198,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     limits: Limits
     waiting: dict["_Protocol", None]
-    # The response to a refused request. From then on, data is ignored.
+    # The response to a refused request. If set, further data is ignored.
     _refusal: bytes | None = None
     _header_bytes = 0
     # Bytes since the last whole header or body part: limits an endless header.
@@ -206,7 +206,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        # Timers by name: "reading" a request and "writing" an answer.
+        # Timers that limit "reading" a request and "writing" an answer.
         self._timers = {}
         if len(self.connections) > self.limits.count and not self._make_room():
             logging.log_every_n_seconds(
@@ -260,7 +260,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_PIPELINED:
-            # Thousands of requests in one read would block the event loop.
+            # Parsing thousands of requests at once would block the event loop.
             message = f"A connection has at most {_MAX_PIPELINED} requests."
             self._refusal = _answer("429 Too Many Requests", message)
             raise errors.OverloadError(message)  # Stops the parser.
@@ -293,7 +293,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         if is_answering or not self.transport.can_write_eof():
             self.transport.close()
             return
-        # Closing at once would reset the connection and lose the answer.
+        # `close` would reset the connection, and the answer would be lost.
         self.transport.write_eof()
         self._limit(self.limits.header)
 
@@ -302,7 +302,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         self.waiting.pop(self, None)
         self._limit(self.limits.body)
         if not self.url.startswith(b"/"):
-            # Otherwise a host in the URL would evade the check of `Host`.
+            # Add the URL's host as a `Host` header, so that it is checked, too.
             host = self.url.partition(b"//")[2].partition(b"/")[0]
             self.headers.append((b"host", host))
         super().on_headers_complete()
@@ -323,7 +323,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
             self.waiting[self] = None
 
     def timeout_keep_alive_handler(self) -> None:
-        # `close` would wait for a client that reads no answers, so abort.
+        # Abort: `close` would wait for the client to read its answers.
         self.transport.abort()
 
     def _check_header(self, size: int) -> None:
@@ -363,7 +363,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def _end(self) -> None:
         self._stop_timer()
         if self.pipeline:
-            # Reading pauses until earlier requests are answered: wait longer.
+            # The server reads nothing while requests wait: extend the time.
             self._limit(self.limits.body)
         else:
             self.transport.abort()

@@ -40,8 +40,8 @@ class RequestError(Exception):
 
     Args:
       code: One of the codes in `tf.errors`.
-      message: The full text, for logs. The attribute `message` is the text for
-        the client: shortened, and valid Unicode.
+      message: The full text, for logs. The attribute `message` is a shortened
+        text in valid Unicode, for the client.
     """
 
     def __init__(self, code: int, message: str) -> None:
@@ -90,7 +90,7 @@ def _with_code(code: int) -> Callable[[str], RequestError]:
     return functools.partial(RequestError, code)
 
 
-# Each function makes the `RequestError` of one code from a message.
+# Each function takes a message and returns a `RequestError` with one code.
 invalid = _with_code(tf.errors.INVALID_ARGUMENT)
 not_found = _with_code(tf.errors.NOT_FOUND)
 failed_precondition = _with_code(tf.errors.FAILED_PRECONDITION)
@@ -131,7 +131,7 @@ def from_exception(error: BaseException) -> RequestError:
         message = str(error.message).split("\n\nOriginal stack trace", 1)[0]
         return RequestError(code, message)
     if isinstance(error, UnicodeDecodeError):
-        # TensorFlow's message quotes input bytes that Python cannot decode.
+        # TensorFlow's error message quotes input bytes that are not UTF-8.
         return invalid("The model cannot read bytes of the inputs.")
     if isinstance(error, MemoryError):
         return RequestError(

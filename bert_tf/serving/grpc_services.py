@@ -29,25 +29,25 @@ from bert_tf.serving import model_config
 from bert_tf.serving import service as services
 from bert_tf.serving.service import Service
 
-# Answers may have any size, and no other process may share the port.
+# Answers may have any size; no other process may listen on the port.
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
 )
 _SIGNATURE_DEF = "signature_def"
 _RELOAD = "HandleReloadConfigRequest"
-# Maximum numbers of calls in progress, and of messages that arrive at once: a
-# call buffers up to 64 kB, but an arriving message is buffered as a whole.
+# Maximum calls in progress; a call that waits buffers up to 64 kB.
 _MAX_CALLS = 1000
+# Maximum messages that arrive at once; a message is buffered as a whole.
 _MAX_ARRIVING = 32
-# Maximum number of answers not yet read; each takes one of the `_MAX_CALLS`.
+# Maximum unread answers; a call is in progress until its answer is read.
 _MAX_UNREAD = 500
 # Three copies of an unread answer are in memory: proto, bytes, gRPC's buffer.
 _ANSWER_COPIES = 3
-# Maximum bytes that a field takes in memory in addition to its encoded bytes.
+# Maximum memory of a decoded field in bytes, in addition to the encoded bytes.
 _FIELD_BYTES = 256
 _T = TypeVar("_T")
-# Task of a call -> grpc's task that waits for the call's end; see `_end_call`.
+# Maps the task of a call to the grpc task that waits for the end of the call.
 _LISTENERS = weakref.WeakKeyDictionary()
 
 
@@ -110,9 +110,9 @@ def _make_task(
 ) -> asyncio.Task:
     """Creates a task, as the task factory of the event loop.
 
-    Records the two tasks of a call for `_end_call`, because grpc itself can end
-    only a whole connection. If a version of grpc renames `_handle_exceptions`,
-    every call fails with a KeyError.
+    Stores the two tasks of a call for `_end_call`, because grpc itself can only
+    end whole connections. If a version of grpc renames its private function
+    `_handle_exceptions`, every call fails with a KeyError.
     """
     task = asyncio.Task(coroutine, loop=loop, **options)
     # `getattr`, because some coroutines, such as `aclose()`, have no name.
@@ -153,7 +153,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._service = service
         self._body_seconds = body_seconds
         self._allow_reload = allow_reload
-        # For each arriving message, oldest first: timeout -> host, connection.
+        # Timeouts of arriving messages, oldest first, with host and connection.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
         self._unread: dict[asyncio.Task, tuple[str, str]] = {}
 
@@ -174,7 +174,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         async def answer(_, context: grpc.aio.ServicerContext):
             with self._service.bodies.room() as reserve:
                 try:
-                    # gRPC's own limit holds only once the client confirms it.
+                    # gRPC checks this limit only after the client confirms it.
                     limits, subject = self._service.limits, "The metadata"
                     errors.check_limit(
                         header_bytes, limits, "max_header_bytes", subject
@@ -189,7 +189,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             await self._limit(method, response, context)
             return response
 
-        # A unary handler would wait for the message without a time limit.
+        # Read from a stream: a unary handler waits without a time limit.
         return grpc.stream_unary_rpc_method_handler(
             answer, response_serializer=handler.response_serializer
         )
@@ -260,7 +260,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             )
             stack.callback(timer.cancel)
             reserved = stack.pop_all()
-            # A callback of `context` would keep the call in memory (a cycle).
+            # A callback of `context` would be a reference cycle, so use `task`.
             task.add_done_callback(lambda _: reserved.close())
 
 

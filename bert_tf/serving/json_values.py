@@ -1,8 +1,8 @@
 """JSON in TensorFlow Serving's dialect: bodies of requests, and answers.
 
-NaN and Infinity are literals. Bytes that are not UTF-8 pass unchanged: Python's
-strings hold them as surrogates. Error messages are TensorFlow Serving's
-(json_tensor.cc).
+JSON may contain the literals NaN and Infinity. Bytes that are not UTF-8 pass
+unchanged, as surrogates in Python's strings. Error messages are TensorFlow
+Serving's (json_tensor.cc).
 """
 
 import base64
@@ -32,7 +32,7 @@ _INT64 = range(-(2**63), 2**63)
 _SIGNATURE = "signature_name"
 _ROWS = "instances"
 _COLUMNS = "inputs"
-# Larger integers are refused, because a float may round one to another integer.
+# Larger integers are refused, because a float may round them.
 _MAX_WHOLE = {tf.float32: 2**24 - 1, tf.float64: 2**53 - 1}
 # Outputs with this suffix are bytes, not text, so JSON has them as base64.
 _BYTES_SUFFIX = "_bytes"
@@ -51,7 +51,7 @@ def parse(body: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
-        # orjson refuses NaN and invalid UTF-8, which TensorFlow Serving reads.
+        # TensorFlow Serving accepts NaN and invalid UTF-8, unlike orjson.
         document = _parse_leniently(body)
     if not isinstance(document, dict):
         raise _invalid(document, "Is not object")
@@ -64,7 +64,7 @@ def dump(document: Any, has_nan: bool = False) -> bytes:
     Args:
       document: The values to write, which may contain NumPy arrays.
       has_nan: True if the document contains NaN or Infinity, which orjson would
-        write as null. Arrays must then be lists already; see `_writable`.
+        write as null. With `has_nan`, arrays must already be lists.
     """
     if not has_nan:
         try:
@@ -215,7 +215,7 @@ def _example(value: Any) -> tf.train.Example:
     for name, content in value.items():
         items = content if isinstance(content, list) else [content]
         require_utf8(name, "The name of a feature")
-        # This access creates the feature, even if there is no value to add.
+        # Create the feature, even if `items` is empty.
         feature = example.features.feature[name]
         for item in items:
             _add(feature, errors.shortened(name), item)
@@ -297,7 +297,7 @@ def predict_inputs(
     """Returns the inputs of a `predict` request.
 
     Returns:
-      The inputs by name; True for rows ("instances"), False for "inputs".
+      The inputs by name; True if they are rows ("instances"), else False.
 
     Raises:
       RequestError: If the inputs do not match the signature.
@@ -513,7 +513,7 @@ def write_predictions(
     """Returns the response to a `predict` request, in row or column format.
 
     Raises:
-      RequestError: If the outputs cannot be written in that format.
+      RequestError: If the format cannot represent the outputs.
     """
     if not outputs:
         raise errors.invalid("Cannot convert empty tensor map to JSON")
@@ -569,7 +569,7 @@ def _writable(name: str, value: np.ndarray, as_lists: bool) -> Any:
         value = value.astype(np.float32)
     if as_lists:
         if value.dtype == np.float32:
-            # Without the decimal text, 0.1 would become 0.10000000149.
+            # Convert as text, or else 0.1 would become 0.10000000149.
             value = value.astype(str).astype(np.float64)
         return value.tolist()
     return np.ascontiguousarray(value) if value.ndim else value[()]
