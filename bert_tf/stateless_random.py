@@ -2,8 +2,8 @@
 
 A resumed run needs no generator state to draw the same numbers. The mixing
 function is the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-pseudorandom number generators", 2014). Unlike TensorFlow's generators, it
-accepts a different key for each element of a batch.
+pseudorandom number generators", 2014). Unlike TensorFlow's generators, this
+module accepts a different key for each element of a batch.
 """
 
 import tensorflow as tf
@@ -67,5 +67,5 @@ def permutation(size: tf.Tensor | int, *keys: tf.Tensor | int) -> tf.Tensor:
       <int32>[size].
     """
     drawn = random_bits(*keys, tf.range(tf.cast(size, tf.int64)))
-    # Keep int64: as uint64 the order, and so earlier results, would change.
+    # Sort as int64, because the order as uint64 would change earlier results.
     return tf.argsort(tf.bitcast(drawn, tf.int64), stable=True)

@@ -1,13 +1,13 @@
 """The LiteRT engine: runs the encoder in LiteRT, the rest in TensorFlow.
 
 The folder litert/ of a version has the model as a .tflite file, and a
-SavedModel without weights. One signature of this SavedModel turns strings into
-the model's inputs, another signature turns the model's outputs into
-predictions. Clients see the signatures of the version's own saved_model.pb. The
-version's own weights are never read.
+SavedModel without weights. One signature of the SavedModel in litert/ turns
+strings into the model's inputs, another turns the model's outputs into
+predictions. Clients see the signatures of the version's own saved_model.pb, but
+the server never reads the version's own weights.
 
 Shapes:
-  R: number of rows of a call, or several axes of rows.
+  R: number of rows in a call; for multiple choice, two axes of rows.
   T: the length that the rows are padded to.
   P: number of masked tokens to predict in each row.
 """
@@ -36,14 +36,14 @@ from bert_tf.serving.servable import Stop
 
 FOLDER = "litert"
 MODEL_FILE = os.path.join(FOLDER, "model.tflite")
-# Names in the SavedModel in litert/: first its signatures, then their tensors.
-# Inputs of the .tflite model have the same names in both models.
+# Names of signatures, and then of tensors, in the SavedModel in litert/. The
+# inputs of the .tflite model have the names of PACK's outputs.
 PACK, PACK_IDS, PACK_EXAMPLES = "pack", "pack_ids", "pack_examples"
 ANSWER, ANSWER_IDS = "answer", "answer_ids"
 EXAMPLES = "examples"
 ROW_LENGTHS = "row_lengths"
 OUTPUT_PREFIX = "output_"
-# By the client's signature: the signatures to run before and after the model.
+# Maps a client's signature to the steps before and after the .tflite model.
 _SIGNATURE_STEPS = {
     DEFAULT_SIGNATURE: (PACK, ANSWER),
     "from_ids": (PACK_IDS, ANSWER_IDS),
@@ -53,11 +53,11 @@ _SIGNATURE_STEPS = {
 }
 
 _POSITIONS = "masked_lm_positions"
-# Maximum tokens per call, including padding. Larger calls are not faster, as
-# they do not fit in the CPU's caches. A longer row is a call by itself.
+# Maximum tokens per call, including padding, except for a single longer row.
+# Larger calls are not faster, as they do not fit in the CPU's caches.
 _TOKENS_PER_CALL = 128
-# Maximum padding of a row, in tokens. The fixed cost of a call is about that of
-# 8 tokens of BERT-base, so more padding costs more than another call.
+# Maximum padding of a row, in tokens. A call has a fixed cost, equal to about 8
+# tokens of BERT-base, so more padding would cost more than another call.
 _MAX_PADDING = 8
 
 
@@ -70,13 +70,13 @@ def run_rows(
     """Runs a .tflite model on rows, with rows of similar length in one call.
 
     Args:
-      model: Has inputs such as `input_ids` <int32>[R, T] and possibly
+      model: The model, with inputs such as `input_ids` <int32>[R, T] and maybe
         `masked_lm_positions` <int32>[R, P]. A variable second axis of an output
         has length P if the model has `masked_lm_positions`, else T.
-      inputs: At least all inputs of the model, [R, T] and [R, P].
+      inputs: Arrays [R, T] and [R, P], at least for each input of the model.
       lengths: <int32>[R], the number of tokens to compute in each row; outputs
         for later tokens are undefined.
-      stop: Ends the computation before the next call of the model.
+      stop: Can end the computation between two calls of the model.
 
     Returns:
       The outputs by name, with the row axes of the inputs.
@@ -117,7 +117,7 @@ def run_rows(
 def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     """Yields groups of rows of similar length, each with its longest length.
 
-    Lengths <int32>[R] of [60, 8, 57, 9] give ([0, 2], 60) and ([3, 1], 9): a
+    Lengths <int32>[R] of [60, 8, 57, 9] give ([0, 2], 60) and ([3, 1], 9), as a
     call has at most 128 tokens, and a row at most 8 tokens of padding.
     """
     order = np.argsort(-lengths, kind="stable")
@@ -174,7 +174,7 @@ class Litert(SavedModel):
             return self._run_step(TOKENIZE, inputs, outputs, stop)
         pack, answer = _SIGNATURE_STEPS[signature.name]
         if pack == PACK_EXAMPLES:
-            # Each signature names its only input differently, so rename it.
+            # The input's name depends on the signature, so rename the input.
             (serialized,) = inputs.values()
             inputs = {EXAMPLES: serialized}
         packed = self._run_step(pack, inputs, self._steps[pack].outputs, stop)
@@ -234,7 +234,7 @@ class LitertEngine(SavedModelEngine):
                 with open(path, "rb") as file:
                     content = file.read()
             definitions = saved_model.read_signature_defs(directory)
-            # One interpreter with all threads is faster than several with few.
+            # A single interpreter that uses all threads is the fastest choice.
             model = LiteModel(content, self._num_threads)
         except OSError as error:
             raise errors.not_found(f"Cannot read {path}: {error}.") from error
@@ -250,7 +250,7 @@ class LitertEngine(SavedModelEngine):
         ):
             return saved_model.MODEL_FILES[0]
         folder = os.path.join(directory, FOLDER)
-        # Without the folder, do not wait for files: `load` raises the error.
+        # If litert/ is missing, do not wait for it: `load` raises an error.
         if not files.is_folder(folder):
             return None
         if not files.is_file(os.path.join(directory, MODEL_FILE)):

@@ -28,7 +28,7 @@ from bert_tf.io import paths
 _FLAG = "--model_config_file"
 # Versions are int64, as in TensorFlow Serving, so larger numbers are skipped.
 _MAX_VERSION = 2**63 - 1
-# Maximum number of folders in a version, at all depths together.
+# Maximum number of folders in a version, including nested folders.
 _MAX_FOLDERS = 100
 
 
@@ -38,7 +38,8 @@ class VersionPolicy:
 
     Attributes:
       latest: Number of newest versions to serve.
-      specific: Versions to serve. If both attributes are None, serve all.
+      specific: Numbers of the versions to serve, in place of `latest`. If
+        `latest` and `specific` are None, all versions are served.
     """
 
     latest: int | None = 1
@@ -149,7 +150,7 @@ def from_proto(
     """Returns the models of a `ModelServerConfig`.
 
     Raises:
-      ValueError: If its models cannot be served.
+      ValueError: If the models cannot be served.
     """
     if config.WhichOneof("config") != "model_config_list":
         raise ValueError("A model_config_list is required, and nothing else.")
@@ -208,7 +209,7 @@ def find_versions(base_path: str) -> dict[int, str]:
     for name in files.names_in(base_path):
         path = os.path.join(base_path, name)
         is_number = name.isascii() and name.isdigit()
-        # A link that points to itself is no folder, so skip it.
+        # A link that points to itself is skipped, because it is not a folder.
         if is_number and files.is_folder(path) and int(name) <= _MAX_VERSION:
             versions[int(name)] = path
     return versions
@@ -234,7 +235,7 @@ def check_base_path(
         ValueError,
         *files.remote_errors(config.base_path),
     ) as error:
-        # A path with a null byte raises ValueError, which has no `strerror`.
+        # The ValueError for a path with a null byte has no `strerror`.
         reason = getattr(error, "strerror", error)
         raise UserError(
             f"The base path of model {config.name} must be a folder of "
@@ -262,8 +263,8 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
 def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yields the files of a directory with their sizes, times and kinds.
 
-    Follows links, but enters each folder only once. After `_MAX_FOLDERS`
-    folders, yields the next folder and ends: a link to / would take minutes.
+    Follows links, but enters each folder only once. Yields a folder and stops
+    if there are more than `_MAX_FOLDERS`, because a link may point to /.
     """
     seen = set()
     for folder, folders, names in os.walk(directory, followlinks=True):
@@ -275,7 +276,7 @@ def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
         is_too_many = len(seen) > _MAX_FOLDERS
         for name in [""] if is_too_many else names:
             path = os.path.join(folder, name)
-            # The file may be gone by now, or be a loop of links.
+            # Skip a file that was just deleted, or that is a loop of links.
             with contextlib.suppress(OSError):
                 yield path, os.stat(path)
         if is_too_many:

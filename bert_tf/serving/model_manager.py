@@ -25,14 +25,14 @@ from bert_tf.serving.model_config import ModelConfig
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
 
-# The states of a version, as `ModelVersionStatus` names them.
+# States of a version, named as in TensorFlow Serving's `ModelVersionStatus`.
 START = "START"
 LOADING = "LOADING"
 AVAILABLE = "AVAILABLE"
 UNLOADING = "UNLOADING"
 END = "END"
 
-# Seconds that a version has to finish loading when the server stops.
+# When the server stops, it waits this many seconds for versions to load.
 _STOP_SECONDS = 5
 
 
@@ -41,7 +41,7 @@ class Version:
     """The state of a version.
 
     Attributes:
-      state: One of the states above.
+      state: START, LOADING, AVAILABLE, UNLOADING or END.
       error: The reason why the version is not served, or None.
       servable: The loaded version, or None.
       files: If loading failed, the fingerprint of the directory; else None.
@@ -65,7 +65,7 @@ class Model:
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         self.versions: dict[int, Version] = {}
-        # Held by the thread that checks for new versions of the model.
+        # A lock: one thread at a time checks for new versions of the model.
         self.refreshing = threading.Lock()
 
     def available(self) -> list[int]:
@@ -96,9 +96,9 @@ class ModelManager:
         self._warm_up = warm_up
         self._on_change = on_change
         self._models: dict[str, Model] = {}
-        # Guards `_models` and their versions; not held while a version loads.
+        # A lock for models and versions; no thread holds it while loading.
         self._lock = threading.Lock()
-        # Held by the thread that replaces `_models`.
+        # A lock: one thread at a time replaces the models.
         self._configuring = threading.Lock()
         self._stopping = threading.Event()
         self._unready = threading.Event()
@@ -127,7 +127,7 @@ class ModelManager:
     def reconfigure(self, configs: Sequence[ModelConfig]) -> None:
         """Replaces the served models; unchanged models stay loaded.
 
-        New versions are loaded first. If that fails, the old models stay.
+        New versions are loaded first; if loading fails, the old models stay.
 
         Raises:
           RequestError: If a model cannot be served.
@@ -168,7 +168,7 @@ class ModelManager:
         if is_same:
             model.versions = dict(old.versions)
         chosen = self._load_chosen(model)
-        # If no version is chosen, old versions of this path keep serving.
+        # If no version is chosen, old versions in the same folder keep serving.
         self._check_started(model, sorted(chosen) or model.available())
         if old and old.available() and not (chosen or is_same):
             raise UserError(
@@ -189,7 +189,7 @@ class ModelManager:
         self._stopping.set()
         models = self._models
         for model in models.values():
-            # Do not wait long for a version that is still loading.
+            # A version that is slow to load must not delay the server's stop.
             seconds = _STOP_SECONDS / len(models)
             if model.refreshing.acquire(timeout=seconds):
                 self._retire_all(model, {})
@@ -291,7 +291,7 @@ class ModelManager:
                     f"Servable not found for request: {selector}"
                 )
             servable = model.versions[number].servable
-            # Under the lock, no other thread can retire and close the version.
+            # The lock keeps other threads from closing the version meanwhile.
             servable.acquire()
             return servable
 
@@ -325,7 +325,7 @@ class ModelManager:
     def _poll(self, seconds: float) -> None:
         while not self._stopping.wait(seconds):
             for model in self._models.values():
-                # One thread per model, so that no model waits for another.
+                # Start a thread per model, so that no model waits for another.
                 if not model.refreshing.locked():
                     threading.Thread(
                         target=self._check, args=(model,), daemon=True
@@ -354,7 +354,7 @@ class ModelManager:
     def _load_chosen(self, model: Model) -> set[int]:
         """Loads the versions that the policy selects; returns their numbers.
 
-        The set is empty if the base path is unreadable or the manager stops.
+        Returns an empty set if the manager stops or cannot read the base path.
         """
         config = model.config
         try:
@@ -371,7 +371,7 @@ class ModelManager:
                 return set()
             newest = max(missing)
             if not self._load(model, newest, directories[newest]):
-                # Loading failed: the policy may choose another version.
+                # Choose again without this version, which failed to load.
                 complete.discard(newest)
                 chosen = config.policy.choose(complete)
         return chosen
@@ -470,7 +470,7 @@ class ModelManager:
 def _check_regular(directory: str) -> None:
     """Refuses a version with a pipe, device or socket, or too many folders.
 
-    Loading such a version could wait forever.
+    Loading could wait forever for a pipe, and take minutes for many folders.
     """
     for path, status in model_config.walk(directory):
         if not stat.S_ISREG(status.st_mode):

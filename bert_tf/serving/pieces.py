@@ -1,7 +1,7 @@
 """Splits large requests into pieces, so that other requests run in between.
 
 A request is large if it has more rows or longer inputs than a call may have. A
-row is never split, so a separate thread computes pieces above a call's size.
+row cannot be split, so a separate thread computes rows too long for a call.
 """
 
 import asyncio
@@ -32,28 +32,28 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Stop
 
 _PIECES_PER_BATCH = 4
-# Parts of a text to tokenize. A part ends before white space, or else after a
-# character, or else anywhere. With at most 8 bytes in a part, b"to be or not"
-# has the parts b"to be or" and b" not".
+# Cuts a text into parts to tokenize, before white space if possible, otherwise
+# between characters. With at most 8 bytes per part, b"to be or not" has the
+# parts b"to be or" and b" not".
 _PARTS = re.compile(
     rb"(?s).{1,%d}(?=[ \t\r\n]|\Z)|.{1,%d}(?![\x80-\xbf])|.{1,%d}"
     % ((batching.MAX_CALL_SIZE,) * 3)
 )
-# White space and long words take time and memory, but have few tokens. So count
-# at least a token per 64 bytes, or per 256 bytes for models without `tokenize`.
+# White space and long words have few tokens, but take time and memory. So count
+# at least one token per 64 bytes, or per 256 for models without `tokenize`.
 _TOKEN_BYTES, _UNKNOWN_TOKEN_BYTES = 64, 256
 
 
 class PieceScheduler:
     """Splits large requests and computes one piece after the other.
 
-    A piece waits in the scheduler's queue like a request. Large requests take
-    turns, so that their pieces do not fill the queue.
+    Pieces wait in the same queue as small requests. Large requests take turns,
+    so that their pieces do not fill the queue.
 
     Args:
-      scheduler: Computes all calls except the pieces for `lane`.
-      lane: Computes, on one thread, pieces that are longer than a call and
-        cannot be split. Only pieces in the lane can be stopped.
+      scheduler: Computes small requests, and all pieces that fit in a call.
+      lane: Computes, on one thread, pieces that are too long for a call and
+        cannot be split. Only computations in the lane can be stopped.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PieceScheduler:
         self._options = options
         self._limits = limits
         self._piece_rows = _piece_rows(options)
-        # Key True: requests that need the lane. Key False: all other requests.
+        # Rows of large requests, by whether a piece is too long for a call.
         self._num_rows_admitted = collections.Counter()
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
         self._paddings = weakref.WeakKeyDictionary()
@@ -114,8 +114,8 @@ class PieceScheduler:
     ) -> Mapping[str, np.ndarray]:
         """Computes a piece when it gets its turn, and returns the outputs.
 
-        The turn ends only when no thread computes the piece. Otherwise, clients
-        that disconnect and send again could occupy more threads.
+        The turn lasts until the piece is computed, even if the client is gone.
+        Otherwise, clients that disconnect and retry could occupy many threads.
         """
         piece = servable, call.signature, call.inputs, call.outputs, size
         if is_long or size > batching.MAX_CALL_SIZE:
@@ -135,7 +135,7 @@ class PieceScheduler:
         """Raises `RequestError` if a text has more tokens than a row may have.
 
         The model's signature `tokenize` counts the tokens, at least one per 64
-        bytes. Without this signature, 256 bytes count as one token.
+        bytes. Models without `tokenize` count 256 bytes as one token.
         """
         limit = self._limits.max_row_tokens
         signature = servable.signatures.get(TOKENIZE)
@@ -191,12 +191,11 @@ class PieceScheduler:
 class _Paddings:
     """The values that pad the outputs of a signature, learned from its calls.
 
-    A call pads outputs to its longest row; joining calls needs more padding.
+    Calls pad outputs to different lengths, so joined outputs need more padding.
 
     Attributes:
-      rows_are_independent: False after a call that did not return one row for
-        each row of its inputs.
-      values: The padding value by output name; None if it depends on the row.
+      rows_are_independent: True until outputs show that rows affect each other.
+      values: Maps an output to its padding value; None if the value varies.
     """
 
     def __init__(self) -> None:
@@ -264,7 +263,7 @@ class _LargeRequest:
         """Pads the outputs of all pieces to equal shapes, to join them.
 
         Returns:
-          False if shapes stay unequal, because rows depend on each other.
+          False if the shapes still differ, because rows depend on each other.
         """
         shapes = {}
         longest = set()
@@ -308,7 +307,7 @@ class _LargeRequest:
 def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
     """Yields the indices of each piece's rows, <int64>[N], from row sizes.
 
-    Sizes [9, 9, 5000, 9] with `piece_rows` 2 give [0, 1], [2], [3].
+    Row sizes [9, 9, 5000, 9] with `piece_rows` 2 give [0, 1], [2] and [3].
     """
     first = size = 0
     for row, row_size in enumerate(sizes):

@@ -37,7 +37,7 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.service import Service
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
-# Paths as in http_rest_api_util.cc of TensorFlow Serving.
+# Patterns of URL paths, from http_rest_api_util.cc of TensorFlow Serving.
 _MODEL = r"/v1/models/(?P<name>[^/:]+)"
 _NO_MODEL = re.compile(r"/v1/models(/metadata)?", re.I)
 _VERSION = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
@@ -300,7 +300,7 @@ async def _while_connected(
     finally:
         working.cancel()
         gone.cancel()
-        # Otherwise a cycle of the error and this frame would keep the data.
+        # Break the cycle of error and frame, to free the request's data.
         del working, gone
 
 
@@ -309,7 +309,7 @@ def _model(match: re.Match) -> dict:
     version = match["version"]
     label = match["label"]
     if version is not None:
-        # Cut the digits, because Python refuses to convert thousands of them.
+        # Cut long numbers: Python refuses to convert thousands of digits.
         number = int(version.lstrip("0")[:_MAX_DIGITS] or "0")
         if number > _MAX_VERSION:
             raise errors.invalid(
@@ -341,7 +341,7 @@ def _json(body, status: int = 200) -> responses.Response:
 class _LargeAnswer(responses.Response):
     """A JSON answer that is sent in parts, with its memory reserved meanwhile.
 
-    Sent at once, it could outlive the reservation, as a client may read slowly.
+    An answer sent as a whole could outlive the reservation if a client is slow.
     """
 
     media_type = "application/json"

@@ -32,7 +32,7 @@ from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import Stop
 from bert_tf.serving.servable import TensorSpec
 
-# Every SavedModel has one of these files.
+# The main file of every SavedModel has one of these names.
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
 # Each combination of requested outputs needs a function. Beyond this number of
@@ -40,8 +40,8 @@ MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 _MAX_CALLABLES = 64
 
 # Where TensorFlow runs a call's operators: in the caller's thread, or in a pool
-# for calls that can be stopped. In the pool, a long call delays neither other
-# calls nor the operation that stops it.
+# for calls that can be stopped. The pool keeps a long call from delaying other
+# calls, and the operation that stops the call.
 _CALLER, _STOPPABLE = -1, 1
 _NUM_STOPPABLE_THREADS = 4
 
@@ -60,7 +60,7 @@ class SavedModel(Servable):
     """A loaded SavedModel.
 
     Raises:
-      RequestError: If it cannot be loaded.
+      RequestError: If loading fails.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SavedModel(Servable):
         self._session = tf.compat.v1.Session(graph=graph, config=config)
         try:
             with graph.as_default():
-                # Same as tf.compat.v1.saved_model.load, without its warning.
+                # Like tf.compat.v1.saved_model.load, but logs no warning.
                 loader = loader_impl.SavedModelLoader(directory)
                 meta_graph = loader.load(
                     self._session, [tf.saved_model.SERVING]
@@ -132,7 +132,7 @@ class SavedModel(Servable):
                 signature.outputs[name].tensor_name for name in outputs
             )
             with self._lock_of_callables:
-                # Another thread may have built the function meanwhile.
+                # Look again, as another thread may have built the function.
                 function = self._callables.get(key)
                 if function is None:
                     if is_stoppable:
@@ -145,8 +145,8 @@ class SavedModel(Servable):
 class _End:
     """Operations that let another thread end a call of a session.
 
-    A call ends if an operation fails, so it asserts a value from a queue. The
-    call adds True after its outputs; another thread adds False to end the call.
+    Each call asserts that the next value of a queue is True. The call itself
+    adds True after its outputs. To end the call, another thread adds False.
     """
 
     def __init__(self, session: tf.compat.v1.Session) -> None:
@@ -154,7 +154,7 @@ class _End:
         self._lock = threading.Lock()
         with session.graph.as_default():
             self._queue = tf.queue.FIFOQueue(-1, [tf.bool], [()])
-            # tf.debugging.Assert would log that its result is not used.
+            # tf.debugging.Assert would warn that nothing uses its result.
             self._check = tf.raw_ops.Assert(
                 condition=self._queue.dequeue(), data=["ended"]
             )
@@ -181,7 +181,7 @@ class _End:
                 with stop.calls(self._end):
                     yield
             finally:
-                # Empty the queue, as a late False would end the next call.
+                # Empty the queue: a leftover False would end the next call.
                 self._session.run(self._left)
 
 
@@ -201,7 +201,7 @@ class SavedModelEngine(Engine):
             intra_op_parallelism_threads=intra_op_threads,
             inter_op_parallelism_threads=inter_op_threads,
         )
-        # Models share named pools; otherwise each would start its own threads.
+        # Name the pools, so that all models share the same threads.
         pools = self._config.session_inter_op_thread_pool
         pools.add(global_name="calls")
         pools.add(global_name="stoppable", num_threads=_NUM_STOPPABLE_THREADS)
@@ -216,7 +216,7 @@ class SavedModelEngine(Engine):
         ):
             return MODEL_FILES[0]
         variables = os.path.join(directory, "variables")
-        # A complete model without variables may have an empty folder.
+        # A model without variables is complete, even if variables/ is empty.
         if files.is_folder(variables) and files.names_in(variables):
             index = os.path.join(variables, "variables.index")
             if not files.is_file(index):
@@ -267,7 +267,7 @@ def _specs(
                 None if dim.size < 0 else dim.size
                 for dim in info.tensor_shape.dim
             )
-        # Skip outputs that are no tensors; initializers have such outputs.
+        # Skip the outputs of initializers, which are not tensors.
         if info.dtype != types_pb2.DT_INVALID:
             dtype = tf.as_dtype(info.dtype)
             specs[name] = TensorSpec(dtype, shape, info.name)

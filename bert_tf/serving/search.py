@@ -37,7 +37,7 @@ from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 _PAGE = os.path.join(os.path.dirname(__file__), "page", "search.html")
 _TEXTS_PER_CALL = 64
 _COUNT, _MAX_COUNT = 10, 1000
-# Each paragraph of a .txt file is a text if no line is longer, else each line.
+# Longest line, in characters, of a .txt file whose paragraphs are the texts.
 _WRAPPED = 100
 # If a cached and a new embedding have a smaller cosine, the model has changed.
 _SAME = 0.9999
@@ -112,7 +112,7 @@ class Search:
         cache = os.path.join(paths.cache_dir(), "searched", name)
         stored = np.load(cache) if os.path.exists(cache) else np.empty((0, 0))
         # Only the texts of the first call are compared with the cache. Take the
-        # longest: only these differ if the model's maximum length has changed.
+        # longest texts, because a new maximum length affects only long texts.
         order = np.argsort([-len(x) for x in texts], kind="stable")
         rows = {}
         with progress.bar(len(texts), "embedding", "text") as bar:

@@ -20,9 +20,9 @@ from google.protobuf import message
 from bert_tf.serving import errors
 
 DEFAULT_SIGNATURE = "serving_default"
-# A signature from `text` <string>[B] to `input_ids` <int32>[B, T] and more.
+# The signature that converts `text` <string>[B] to `input_ids` <int32>[B, T].
 TOKENIZE = "tokenize"
-# By dtype: the field of a TensorProto, and the allowed types of JSON values.
+# Maps a dtype to the field of a TensorProto, and to the types of JSON values.
 DTYPES = {
     tf.float32: ("float_val", (int, float)),
     tf.float64: ("double_val", (int, float)),
@@ -36,13 +36,13 @@ DTYPES = {
     tf.uint64: ("uint64_val", (int,)),
     tf.bool: ("bool_val", (bool,)),
 }
-# Maximum bytes of a call's outputs: attention has a number for each pair of
-# tokens, head and layer, so a few long rows could need gigabytes.
+# Maximum bytes of a call's outputs. Attention has a number for each pair of
+# tokens, head and layer, so a few long rows could otherwise need gigabytes.
 _MAX_CALL_BYTES = 64 << 20
-# Estimates for outputs: the size of a variable dimension; bytes of a string.
+# Assumed length of a variable dimension, and assumed bytes of a string output.
 _LONG_ROW = 512
 _STRING_BYTES = 64
-# Bytes of words, about 4 per token, and spaces. Any other byte is one token.
+# About 4 letters, digits or spaces make a token, but every mark is a token.
 _LETTERS = bytes(
     x for x in range(256) if x <= 32 or x > 127 or chr(x).isalnum()
 )
@@ -54,7 +54,7 @@ class TensorSpec:
     """Dtype and shape of an input or output of a signature.
 
     Attributes:
-      shape: Its dimensions, None where variable; None if the rank is unknown.
+      shape: Sizes, with None for variable sizes; None if the rank is unknown.
     """
 
     dtype: tf.DType
@@ -210,7 +210,7 @@ class Servable(abc.ABC):
           signature: One of `signatures`.
           inputs: All inputs by name; strings as object arrays of `bytes`.
           outputs: The names of the requested outputs.
-          stop: Stops the computation; `run` then raises an exception.
+          stop: Lets another thread stop `run`, which then raises an exception.
 
         Returns:
           The outputs by name; strings as object arrays of `bytes`.
@@ -251,7 +251,7 @@ class Engine(abc.ABC):
         """Loads a version.
 
         Raises:
-          RequestError: If it cannot be loaded.
+          RequestError: If loading fails.
         """
 
     @abc.abstractmethod
@@ -292,10 +292,10 @@ def _shape_text(shape: tuple[int | None, ...]) -> str:
 
 
 def row_sizes(inputs: Mapping[str, np.ndarray], choices: int = 1) -> np.ndarray:
-    """Returns each row's size in characters and numbers, <int64>[num_rows].
+    """Returns each row's size in bytes and numbers, <int64>[num_rows].
 
-    A text counts once per choice, as it is computed with each choice.
-    Punctuation counts four times: b"Hi!" has the size 6.
+    A text is computed with each choice, so its size is multiplied by `choices`.
+    A punctuation mark counts as 4 bytes, so b"a-b" has the size 6.
     """
     return sum(_row_sizes(x, choices) for x in inputs.values())
 

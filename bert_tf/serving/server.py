@@ -29,12 +29,12 @@ from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.service import Service
 
-# Engines by the value of --engine.
+# Maps a value of --engine to the class of the engine.
 _ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
-# Seconds that a request gets beyond its time limit before it is dropped.
+# Seconds from the time limit of a request until the server drops the request.
 _GRACE_SECONDS = 5
-# Connections that may wait. If the process is out of file descriptors, asyncio
-# logs up to this many failed accepts at a time: more could fill the log.
+# Maximum number of connections that wait to be accepted. A larger number could
+# fill the log: asyncio logs each accept that fails for lack of descriptors.
 _BACKLOG = 128
 
 
@@ -42,7 +42,7 @@ def run(config: ServeConfig) -> None:
     """Runs the server, run/serve.py, until SIGTERM or SIGINT.
 
     Raises:
-      UserError: For bad flags, files or models.
+      UserError: If flags, files or models are invalid.
     """
     keras_backend.require_tensorflow()
     stopped = threading.Event()
@@ -67,7 +67,7 @@ class ModelServer:
     """A server in this process.
 
     Raises:
-      UserError: For invalid flags or files.
+      UserError: If flags or files are invalid.
     """
 
     def __init__(self, config: ServeConfig) -> None:
@@ -232,7 +232,7 @@ class ModelServer:
                 lifespan="off",
                 loop="none",
                 log_config=None,
-                # Otherwise bad requests could fill the disk with warnings.
+                # Log errors only: warnings about requests could fill the disk.
                 log_level="error",
                 access_log=False,
                 server_header=False,
@@ -248,7 +248,7 @@ class ModelServer:
             return None
         host = self._config.host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Name the protocol, or else asyncio would delay small packets.
+        # Name the protocol TCP: without it, asyncio would delay small packets.
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -305,13 +305,13 @@ def _taken(flag: str, address: str) -> UserError:
 def watch_signals(stopped: threading.Event, grace_seconds: float) -> None:
     """Sets `stopped` at the first signal; a second ends the process at once.
 
-    The end of the grace period ends the process, too. A thread reads the
-    signal's number from a pipe, so signals work while the main thread waits in
-    TensorFlow, where Python runs no handlers. SIGHUP is only logged.
+    After the grace period, the process ends in any case. A thread reads the
+    signals from a pipe, because Python runs no signal handlers while the main
+    thread waits in TensorFlow. SIGHUP is only logged.
 
     Args:
-      stopped: Event for the main thread, which then ends the server.
-      grace_seconds: Time from the first signal to the end of the process.
+      stopped: The event that makes the main thread end the server.
+      grace_seconds: Maximum time from the first signal to the process's end.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

@@ -38,7 +38,7 @@ from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import input_size
 
-# Otherwise a creation time for each counter would double the metrics page.
+# Disable the creation times of counters: they would double the metrics page.
 prometheus_client.disable_created_metrics()
 _ROWS = tuple(2**i for i in range(11))
 _SECONDS = (
@@ -47,9 +47,9 @@ _SECONDS = (
 )
 
 _NUM_PARSERS = 2
-# Inputs with these names may be serialized Examples, in any SavedModel.
+# Names of inputs that may be serialized tf.Examples, in any SavedModel.
 _EXAMPLES_INPUTS = frozenset({tf.saved_model.CLASSIFY_INPUTS, "examples"})
-# These signatures and methods take only Examples, never plain texts.
+# Signatures and methods that take only tf.Examples, never plain texts.
 _EXAMPLES_ONLY = frozenset({"from_examples", CLASSIFY, REGRESS})
 
 
@@ -210,7 +210,7 @@ class Service:
         self, servable: Servable, inputs: Mapping[str, np.ndarray]
     ) -> None:
         """Raises `RequestError` if a row has too many tokens."""
-        # A token has at least one byte, so shorter rows need no check.
+        # A token has a byte or more, so rows up to `limit` bytes need no check.
         limit = self.limits.max_row_tokens
         size = input_size(inputs)
         texts = long_rows(inputs, limit) if size > limit else iter(())
@@ -230,7 +230,7 @@ class Service:
         """Counts a request, and turns its exceptions into `RequestError`.
 
         Raises:
-          RequestError: For every error except a cancellation.
+          RequestError: If the request fails, unless it is canceled.
         """
         with self.bodies.room() as reserve:
             request = Request(reserve)
@@ -249,8 +249,8 @@ class Service:
             except Exception as error:  # noqa: BLE001  # Clients get the error.
                 answer = errors.from_exception(error)
                 status = answer.code_name
-                # Delete `answer`: the error and this frame would refer to each
-                # other, and so keep the request's data for a while.
+                # Delete `answer`, or else a reference cycle of the error and
+                # this frame would keep the request's data for a while.
                 if answer is error:
                     del answer
                     raise
@@ -303,8 +303,8 @@ class Service:
 def count_rows(value: np.ndarray) -> int:
     """Returns an input's number of rows; each choice counts as a row.
 
-    The last axis of a numeric input has tokens, which do not count: texts of
-    shape [4, 3] and `input_ids` of shape [4, 3, 128] have 12 rows.
+    The last axis of a numeric input holds a row's tokens. Texts of shape [4, 3]
+    and `input_ids` of shape [4, 3, 128] both have 12 rows.
     """
     shape = value.shape if value.dtype.kind in "OS" else value.shape[:-1]
     return math.prod(x or 1 for x in (*value.shape[:1], *shape[1:]))
@@ -343,15 +343,15 @@ def read_examples(
 ) -> tuple[int, np.ndarray]:
     """Returns the length of the longest list of strings, and the Examples.
 
-    The model pads shorter lists to this length. If `strict`, bytes that are no
-    Example are refused, because they would make a batch fail for all clients.
+    The model pads all lists to the longest length. If `strict`, bytes that are
+    no Example are refused, as they would make a batch fail for all clients.
 
     Args:
       examples: The serialized Examples, <string>[B].
-      limits: Has the maximum number of fields of an Example.
-      strict: True if the inputs must be Examples. They are serialized again,
-        with only the checked values. If a feature had two lists, TensorFlow
-        would read the first list, but this function checks the last list.
+      limits: Limits the number of fields of an Example.
+      strict: True if the inputs must be Examples, which are serialized again
+        after the check. If a feature had two lists, TensorFlow would read the
+        first list, but this function checks only the last list.
 
     Raises:
       RequestError: If `strict`, and an input is no Example or has too many

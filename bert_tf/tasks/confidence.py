@@ -2,7 +2,7 @@
 
 A temperature divides the logits, so that about 80% of the answers with the
 probability 0.8 are right (Guo et al., 2017, https://arxiv.org/abs/1706.04599).
-Nothing here imports TensorFlow.
+The module does not import TensorFlow.
 
 Shapes:
   M: number of texts.
@@ -15,16 +15,16 @@ from collections.abc import Callable
 import numpy as np
 from absl import logging
 
-# The fields of classification tasks that turn logits into answers.
+# Names of the fields of a classification task that turn logits into answers.
 FIELDS = ("temperature", "thresholds", "reject_below", "reject_label")
-# The defaults of `thresholds` and `reject_label`.
+# The default of `thresholds` for each label, and the default `reject_label`.
 THRESHOLD, REJECT_LABEL = 0.5, "none of these"
-# The label id of a text that no label fits.
+# Label id of a text to which no label applies.
 OUTSIDE = -1
 
 _NUM_BINS = 15
 _MAX_TEMPERATURE = 20.0
-# Below this log loss all answers are right, so the loss has no minimum.
+# If the log loss is lower, all answers are right and the loss has no minimum.
 _NO_LOSS = 1e-5
 
 
@@ -33,7 +33,7 @@ def fit_temperature(
 ) -> float:
     """Returns the temperature with the least log loss.
 
-    It is 1.0 if the loss has no minimum, for instance if all answers are right.
+    Returns 1.0 if the loss has no minimum, as when all answers are right.
 
     Args:
       predict: Maps a temperature to the probabilities <float>[M, L] of texts
@@ -71,9 +71,9 @@ def fit_thresholds(
 ) -> tuple[float, ...]:
     """Returns each label's threshold with the best F1, for multi-label tasks.
 
-    A threshold is halfway between the lowest accepted probability and the
-    highest rejected one. If texts with 0.9 and 0.7 have the label and a text
-    with 0.5 does not, the threshold is 0.6. Labels without texts keep 0.5.
+    A threshold is halfway between the lowest accepted and the highest rejected
+    probability. If texts with 0.9 and 0.7 have the label and a text with 0.5
+    does not, the threshold is 0.6. A label without texts has threshold 0.5.
 
     Args:
       probabilities: <float>[M, L].
@@ -87,7 +87,7 @@ def fit_thresholds(
             thresholds.append(THRESHOLD)
             continue
         *rates, cuts = metrics.precision_recall_curve(is_label, column)
-        # scikit-learn appends a point that has no threshold, so drop it.
+        # Drop the last point of scikit-learn's curve, which has no threshold.
         precision, recall = (x[:-1] for x in rates)
         f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
         best = int(np.argmax(f1))
@@ -101,18 +101,18 @@ def fit_rejection(
     """Returns the lowest threshold at which answers reach a precision.
 
     At precision 0.95, at least 1 / (1 - 0.95) = 20 answers must reach the
-    threshold, so that one of them may be wrong. If no threshold has the
-    precision, returns the threshold with the highest one, and logs a warning.
+    threshold, so that one of them may be wrong. If no threshold reaches the
+    precision, returns the most precise threshold, and logs a warning.
 
     Args:
       confidences: <float>[M], the probability of the most probable label.
-      is_right: <bool>[M], whether this label is correct.
+      is_right: <bool>[M], whether the most probable label is correct.
       precision: The share of answers that must be right, below 1.
     """
     reached = right_among_surest(confidences, is_right)
     ranked = np.sort(confidences)[::-1]
     least = math.ceil(1 / (1 - precision) - 1e-9)
-    # No threshold separates equal probabilities, so cut only where they drop.
+    # A threshold cannot separate answers with equal probabilities.
     may_end = np.append(ranked[1:] < ranked[:-1], True)
     may_end[: min(least, len(ranked)) - 1] = False
     last = int(np.argmax(np.where(may_end, reached, -1)))
@@ -137,8 +137,8 @@ def calibration_error(confidences: np.ndarray, is_right: np.ndarray) -> float:
 
     Probabilities are sorted into 15 equally wide bins that contain their upper
     edge. A bin's error is |mean probability - share of correct answers|. The
-    result is the mean of these errors, weighted by each bin's number of
-    answers. Two answers at 0.9, one correct and one wrong, give 0.4.
+    result is the mean error of the bins, weighted by their numbers of answers.
+    Two answers at 0.9, one correct and one wrong, give the error 0.4.
     """
     places = np.ceil(np.asarray(confidences, np.float64) * _NUM_BINS) - 1
     places = np.clip(places.astype(int), 0, _NUM_BINS - 1)
@@ -149,6 +149,6 @@ def calibration_error(confidences: np.ndarray, is_right: np.ndarray) -> float:
 def right_among_surest(
     confidences: np.ndarray, is_right: np.ndarray
 ) -> np.ndarray:
-    """Returns <float64>[M]: the share right among the surest 1, 2, ..., M."""
+    """Returns <float64>[M], the precision of the top 1, 2, ..., M answers."""
     ranked = is_right[np.argsort(-confidences, kind="stable")]
     return np.cumsum(ranked) / np.arange(1, len(ranked) + 1)

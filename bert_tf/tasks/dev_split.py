@@ -1,8 +1,8 @@
 """A dev set out of the training set: --dev_fraction and validation_split.
 
 Rows are split by a hash of the text, not by position, so the order of rows does
-not matter, and equal texts are in one part. Each label gives the same share of
-its texts to the dev set: the texts with the smallest hashes.
+not matter, and equal texts are in one part. The dev set gets the same share of
+every label's texts, and takes the texts with the smallest hashes.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
 _FOLDER = "split"
-# In these formats a row is not a line, so train and dev are written as .jsonl.
+# Formats whose rows are not lines, so that the parts are written as .jsonl.
 _NO_LINES = (".json", ".parquet")
 
 
@@ -43,9 +43,9 @@ def choose(
 ) -> list[bool]:
     """Returns, for each example, whether it is in the dev set.
 
-    Each label gives `fraction` of its texts, rounded, but at least one and not
-    all: for 0.1, a label gives 2 of 24 texts, or 1 of 3. Texts with several
-    labels count for the rarest of these labels.
+    The dev set gets `fraction` of each label's texts, rounded, but at least one
+    and not all. For 0.1, the dev set gets 2 of 24 texts, or 1 of 3 texts. A
+    text with several labels is used only for the rarest label.
 
     Raises:
       UserError: If the fraction is not between 0 and 1, a label has a single
@@ -85,7 +85,7 @@ def choose(
 def split(task: TaskFiles, config: Flags) -> Any:
     """Returns the task with --train_file split in two, if requested.
 
-    Nothing is written yet: `write` later writes the files of the task.
+    This function writes no files; call `write` to write the two parts.
 
     Raises:
       UserError: If the file is invalid, or cannot be split.
@@ -93,7 +93,7 @@ def split(task: TaskFiles, config: Flags) -> Any:
     path, fraction = config.train_file, config.dev_fraction
     if fraction is None or not (config.do_train or config.do_eval):
         return task
-    # Read the file as both splits: SQuAD drops questions only from training.
+    # Read the file as train and as dev: SQuAD drops questions only from train.
     splits = (TRAIN, DEV) if config.do_train else (DEV,)
     whole = dataclasses.replace(task, files=dict.fromkeys(splits, path)).load()
     keys = whole.split_keys(whole.data[DEV].examples)
@@ -118,8 +118,8 @@ def write(task: TaskFiles, source: str) -> None:
     """Writes the parts of a training set, in the format that `split` chose.
 
     Args:
-      task: The result of `split` for training.
-      source: The file that was split.
+      task: The task that `split` has returned for training.
+      source: The path of the training set before the split.
     """
     places = {
         name: {_place(x) for x in task.data[name].examples}
@@ -145,8 +145,8 @@ def _lines(
 
     Args:
       source: The file.
-      kept: The `_place` of each record to yield.
-      starts: The `_place` of every record. Other lines continue a record.
+      kept: The places of the part's records, as `_place` returns them.
+      starts: The places of all records; lines between them continue a record.
     """
     if isinstance(next(iter(starts)), str):
         stored = text_files.read_json(source)

@@ -45,7 +45,7 @@ METRICS_OF_PROBLEM: Mapping[str, tuple[str, ...]] = {
         MEAN_ABSOLUTE_ERROR,
     ),
 }
-# Lower is better for these metrics, higher for all other metrics.
+# Metrics for which lower is better; for all other metrics, higher is better.
 LESS_IS_BETTER = frozenset({MEAN_SQUARED_ERROR, MEAN_ABSOLUTE_ERROR})
 
 
@@ -84,8 +84,8 @@ def _micro_averaged(
 ) -> Callable[[np.ndarray, np.ndarray], float]:
     """Returns the micro average of a metric, over all binary decisions.
 
-    All decisions are flattened to one binary array. With a single label,
-    scikit-learn's own micro average would count 0 and 1 as two classes.
+    Flattens all decisions to one binary array, because scikit-learn's own micro
+    average treats 0 and 1 as two classes if there is only one label.
     """
     return lambda label_ids, predictions: compute(
         np.ravel(label_ids), np.ravel(predictions), zero_division=0.0
@@ -101,7 +101,7 @@ def _macro_f1(label_ids: np.ndarray, predictions: np.ndarray) -> float:
 
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
     ACCURACY: _sklearn("accuracy_score"),
-    # The F1 of the label with id 1: "1" in MRPC and QQP.
+    # The F1 of the label with id 1, which is "1" in MRPC and QQP.
     F1: _averaged_f1("binary"),
     MACRO_F1: _macro_f1,
     MATTHEWS: _sklearn("matthews_corrcoef"),
@@ -116,7 +116,7 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
     MICRO_F1: _micro_averaged(_sklearn("f1_score")),
     MICRO_PRECISION: _micro_averaged(_sklearn("precision_score")),
     MICRO_RECALL: _micro_averaged(_sklearn("recall_score")),
-    # The share of rows with exactly the correct labels.
+    # The share of rows whose labels are all correct.
     SUBSET_ACCURACY: _sklearn("accuracy_score"),
 }
 
@@ -124,13 +124,13 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
 def compute_metrics(
     names: Sequence[str], label_ids: np.ndarray, predictions: np.ndarray
 ) -> dict[str, float]:
-    """Computes metrics. Scores are at most 1, not percentages.
+    """Computes metrics, as fractions instead of percentages.
 
     Args:
       names: Keys of `METRICS`.
       label_ids: The references: <int32>[N] label ids; <int32>[N, C], 1 for the
         labels of a multi-label example; or <float32>[N] scores.
-      predictions: The predictions, in the same form.
+      predictions: The predictions, in the form of `label_ids`.
 
     Raises:
       ValueError: If there is no example or the shapes differ.
@@ -189,7 +189,7 @@ def score_entities(
       The score of each type, sorted by name, including types that are only
       predicted; then "overall", the score of all entities.
     """
-    # This import is slow, so it waits until entities are scored.
+    # Importing seqeval is slow, so import it only to score entities.
     from seqeval.metrics import sequence_labeling
 
     counts = [collections.Counter() for _ in range(3)]

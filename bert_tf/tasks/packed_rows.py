@@ -22,7 +22,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
 LABEL_IDS = "label_ids"
-# Many texts per call make the tokenizer fast; the limit bounds its memory.
+# Many texts per call make the tokenizer fast; this limit bounds memory use.
 _TEXTS_PER_CALL = 2048
 
 

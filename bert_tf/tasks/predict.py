@@ -33,10 +33,10 @@ from bert_tf.tasks.task import Task
 from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
-# The model gets only these tensors of a batch; the loss reads the others.
+# Tensors of a batch that the model reads. Only the loss reads other tensors.
 MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
-# The number of rows in a chunk: enough to fill batches with rows of similar
-# lengths, and few enough to fit in memory.
+# Number of rows in a chunk: enough for batches of rows with similar lengths,
+# but few enough to fit in memory.
 EXAMPLES_PER_CHUNK = 4096
 
 
@@ -45,8 +45,8 @@ class Computed:
     """Model outputs and the mean loss of a set of rows.
 
     Attributes:
-      outputs: By name: N arrays, one per row. An axis of positions has the
-        length of the row's batch, so it may be longer than the row.
+      outputs: Maps an output to N arrays, one per row. An axis of positions is
+        as long as the row's batch, so it may be longer than the row.
       loss: The weighted mean of `Task.losses` over all rows; None if there are
         no labels or all weights are 0.
     """
@@ -61,7 +61,7 @@ def allowed_lengths(
     """Returns the allowed batch lengths, in ascending order.
 
     Args:
-      lengths: <int64>[N], at most `max_seq_length`.
+      lengths: <int64>[N], lengths of rows, at most `max_seq_length`.
       max_seq_length: The greatest length.
       num_length_buckets: The maximum number of lengths, for devices that
         compile a program for each length; 1 pads all rows to `max_seq_length`,
@@ -127,7 +127,7 @@ class OutputComputer:
           NotFiniteError: If an output is not finite.
         """
         if not len(features):
-            # Without a batch, output names are unknown: any name gets [].
+            # Without a batch, output names are unknown: map any name to [].
             return Computed(collections.defaultdict(list), None)
         size = min(self._batch_size, self._round_up(len(features)))
         rows: dict[str, list] = {}
@@ -163,8 +163,7 @@ class OutputComputer:
         """Computes one batch.
 
         Returns:
-          The outputs, [B, ...] each, and <float64>[2]: the sum of the losses
-          and the sum of their weights.
+          The outputs, [B, ...] each; sums of losses and weights, <float64>[2].
         """
         tensors = {name: tf.constant(value) for name, value in batch.items()}
         outputs, sums = self._function(tensors)(tensors, tf.constant(is_row))
@@ -209,7 +208,7 @@ class OutputComputer:
             )
 
         outputs, sums = self._strategy.run(compute_part)
-        # Every worker gets all outputs, so all workers make equal decisions.
+        # Send all outputs to every worker, so that workers decide equally.
         return (
             {
                 name: self._strategy.gather(value, axis=0)
@@ -221,8 +220,8 @@ class OutputComputer:
     def _find_tokens(self, input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
         if self._model.for_inference:
             return layouts.find_tokens(input_mask, for_inference=True)
-        # Layers of a model for training are compiled anew for each number of
-        # token rows, so round the number up to a multiple of `step`.
+        # Layers of a model for training are compiled for each number of token
+        # rows. Round the number up to a multiple of `step`, to compile rarely.
         batch, *choices, _ = shape_of(input_mask)
         step = layouts.row_step([*choices, self._task.max_seq_length])
         return layouts.find_tokens_of_parts(input_mask, batch, step)
@@ -264,8 +263,8 @@ class Predictor:
       task: The task that the model was trained for.
       tokenizer: The tokenizer that the model was trained with.
       batch_size: Rows computed at once.
-      num_length_buckets: As for `allowed_lengths`; the first examples
-        determine the lengths.
+      num_length_buckets: See `allowed_lengths`, which chooses batch lengths
+        from the first examples.
       strategy: The devices; by default TensorFlow's choice.
       unpad: Whether to skip padding and compute only the tokens.
     """
@@ -310,7 +309,7 @@ class Predictor:
             computed = self._computer.compute(features, lengths, on_rows)
             outputs = computed.outputs
         elif on_examples is not None:
-            # Texts without words may have no rows, so report them here.
+            # Without rows, `compute` cannot report examples: report them here.
             on_examples(len(examples))
         return self.task.predict(examples, features, outputs, self._tokenizer)
 

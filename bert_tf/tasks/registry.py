@@ -13,7 +13,7 @@ from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Task
 
-# The classes of tasks by variant, or by kind of head if there is no variant.
+# Maps a task's `variant`, or its `kind` if it has no variant, to its class.
 TASKS: Mapping[str, type[Task]] = {
     task.variant or task.kind: task
     for task in (
@@ -49,8 +49,8 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
 def describe_embeddings(stored: StoredModel) -> dict[str, Any]:
     """Returns the contents of task.json for the embeddings of a stored model.
 
-    Pooling, normalization and length come from the model's task.json if it has
-    them. Otherwise the task's defaults and the model's maximum length apply.
+    Uses the pooling, normalization and length in the model's task.json. Missing
+    values are replaced by the task's defaults and the model's maximum length.
     """
     names = ("max_seq_length", *EmbeddingsTask().model_arguments())
     values = {
@@ -82,7 +82,7 @@ def build_task(
     Raises:
       UserError: If the values do not describe a task.
     """
-    # Null stands for the default, so leave out values that are null.
+    # Drop null values, so that the task uses its defaults.
     values = {name: x for name, x in values.items() if x is not None}
     if "labels" not in values and num_labels is not None:
         values["labels"] = [str(index) for index in range(num_labels)]

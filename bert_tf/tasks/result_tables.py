@@ -1,7 +1,7 @@
 """Results as text and picture: confusion matrices, scores by label or type.
 
 If the font of a picture lacks a character of a name, the picture shows numbers
-instead of names, and the text file next to it lists both.
+instead of names, and the text file next to it lists numbers and names.
 
 Shapes:
   C: number of labels.
@@ -18,9 +18,9 @@ from bert_tf.tasks import confidence
 from bert_tf.tasks import metrics
 from bert_tf.tasks.metrics import EntityScore
 
-# A matrix with more labels is wider than a screen, so confusions are listed.
+# A matrix with more labels would not fit on a screen: list its confusions.
 _MAX_COLUMNS = 20
-# The number of score ranges in the table of regression scores, one per row.
+# Number of ranges, and so of rows, in the table of regression scores.
 _NUM_RANGES = 10
 _MAX_BARS = 60
 
@@ -34,7 +34,7 @@ def write_confusion_matrix(
     reports.write_confusion_matrix(
         f"{path}.png", names, counts, accuracy_line(counts), note
     )
-    # Add the picture's numbers, except where `confusion_matrix_text` adds them.
+    # Number the labels as in the picture, if the text has no numbered matrix.
     if note and len(labels) > _MAX_COLUMNS:
         labels = _with_numbers(labels)
     files.write_text(f"{path}.txt", confusion_matrix_text(labels, counts))
@@ -103,7 +103,7 @@ def write_calibration(
     """Writes reliability and a coverage curve to <path>.png and <path>.txt.
 
     Args:
-      path: The path of the two files, without ending.
+      path: The path of the .png and .txt files, without ending.
       probabilities: <float>[N], the probability of each answer.
       is_right: <bool>[N], whether each answer is correct.
     """
@@ -138,7 +138,7 @@ def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
     scores = scores_text("label", _score_rows(names, *label_counts))
     if len(labels) > _MAX_COLUMNS:
         return f"{head}{_confusions_text(names, counts)}\n{scores}"
-    # Columns are numbered, because long names would make them too wide.
+    # Number the columns, because long names would make the table too wide.
     table = [["right \\ predicted", *reports.numbers(names)]]
     for name, row in zip(_with_numbers(names), counts, strict=True):
         table.append([name, *map(str, row)])
@@ -197,7 +197,7 @@ def score_scatter_text(
       predictions: <float32>[N].
     """
     edges = np.linspace(references.min(), references.max(), _NUM_RANGES + 1)
-    # The greatest score is the end of the last range: clip it into this range.
+    # The greatest score is at the end of the last range, so clip its index.
     ranges = np.clip(
         np.searchsorted(edges, references, side="right") - 1, 0, _NUM_RANGES - 1
     )

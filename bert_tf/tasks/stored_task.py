@@ -27,7 +27,7 @@ _TASKS = (
     EmbeddingsFiles,
 )
 _FILES = {x.variant or x.kind: x for x in _TASKS}
-# Checking a file of this size takes a second. Larger files are checked later.
+# Larger files are not checked early, because that takes more than a second.
 _MAX_BYTES = 10 << 20
 
 
@@ -89,8 +89,8 @@ def read_for_evaluation(
       kind: The kind of model that the script trains.
 
     Returns:
-      {} for training, because only flags name its columns. Without training,
-      task.json of the evaluated model; None if the model has another kind.
+      For training, {}, because only flags name the columns. For evaluation,
+      the model's task.json; None if the model's kind is not `kind`.
     """
     check_model(config)
     if config.do_train:
@@ -145,7 +145,7 @@ def check_inputs(
       kept_columns: Further columns that must exist.
 
     Raises:
-      UserError: If the file lacks a column, or a row is bad.
+      UserError: If the file lacks a column, or a row is invalid.
     """
     is_file = os.path.isfile(path) and os.path.getsize(path) <= _MAX_BYTES
     if task is None or not is_file:

@@ -24,11 +24,11 @@ from bert_tf.tasks.classification.labels import ProblemType
 
 # Rows with one of these labels have no gold label and are left out.
 _NO_GOLD_LABEL = ("-", "-1", "-1.0")
-# Test files have these values in place of labels that the leaderboard hides.
+# Labels in test files if the leaderboard hides the real labels.
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
 # STS-B's scores are in this range, so submitted scores are clipped to it.
 _LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
-# The expected form of a row with one text or with two, for error messages.
+# Describes rows with one text and rows with two texts, for error messages.
 _ROW_FORMS = {1: "a text (str)", 2: "a pair of texts"}
 
 
@@ -91,7 +91,7 @@ class Columns:
 
 
 _KEEP_EMPTY = "; run/predict.py --keep_empty keeps it, with an empty answer"
-# The columns to look for in a file if the model does not name its columns.
+# Columns to look for if the model does not name the columns of its files.
 USUAL_COLUMNS = (Columns("text", "text_pair"), Columns("text"))
 
 
@@ -111,8 +111,7 @@ def read_examples(
       columns: The columns to read.
       problem_type: "single_label", "regression" (a number) or "multi_label":
         any number of labels, in a JSON list or joined by a separator.
-      labels: The labels of the training data; None if the file has the training
-        data.
+      labels: The allowed labels; None allows any label, for training data.
       may_lack_labels: Whether all rows may lack a label, as in a test file.
       label_separator: The separator of the labels in a multi-label row.
 
@@ -120,9 +119,9 @@ def read_examples(
       An example for each row, in order. Labels are stripped of white space.
 
     Raises:
-      UserError: If the file is not a valid table or lacks a column. Also if in
-        any row a text is empty or not a string, or the label is missing,
-        unknown or invalid for the problem type.
+      UserError: If the file is not a valid table or lacks a column, if a text
+        is empty or not a string, or if a label is missing, unknown or invalid
+        for the problem type.
     """
     table = tables.read_table(path)
     texts = text_columns(table, columns, columns.flags)
@@ -145,7 +144,7 @@ def read_examples(
         examples.append(make_example(path, row, texts, label))
     is_empty = all(example.label == () for example in examples)
     if may_lack_labels and is_empty and len(columns.labels) == 1:
-        # If all rows have (), no labels, the labels are unknown: return None.
+        # If no row has a label, the labels are unknown: replace () by None.
         examples = [dataclasses.replace(e, label=None) for e in examples]
     check_all_or_none(examples)
     return examples
@@ -163,8 +162,8 @@ def make_example(
     """Returns the example of a row with one or two columns of text.
 
     Raises:
-      UserError: If a text is missing, not a string or, without `may_be_empty`,
-        empty.
+      UserError: If a text is missing or not a string, or if it is empty without
+        `may_be_empty`.
     """
     where = f"{path}, line {row.line}"
     texts = [
@@ -258,7 +257,7 @@ def gather_labels(
     a warning if two labels may be the same, such as "1" and "1.0".
 
     Raises:
-      UserError: If there are fewer than two labels (multi-label: one).
+      UserError: If there are fewer than two labels, or none for multi-label.
     """
     labels: set[str] = set()
     least = 2
@@ -305,19 +304,19 @@ def read_texts(
 ) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
-    A choice fits if the file has all its columns; the first that fits is read.
-    With `keep_empty`, yields empty texts, too. Otherwise an empty text is an
-    error; the message ends with `or_else`.
+    Reads the first of `choices` whose columns are all in the file. An empty
+    text is an error unless `keep_empty` is True; the error's message ends with
+    `or_else`.
 
     Raises:
-      UserError: If the file is not a valid table or lacks a column. Also if a
-        text is empty or not a string, or if a .jsonl row has a second text that
-        the first row lacks.
+      UserError: If the file is not a valid table or lacks a column, if a text
+        is empty or not a string, or if only later rows of a .jsonl file have a
+        second text.
     """
     table = tables.read_table(path)
     columns = next(
         (c for c in choices if set(c.texts) <= set(table.columns)),
-        # If none matches, report the choice with the fewest columns as missing.
+        # If no choice fits, report the columns of the shortest one as missing.
         min(choices, key=lambda columns: len(columns.texts)),
     )
     texts = text_columns(table, columns)
@@ -498,7 +497,7 @@ def _open_official(
     ending: str | None = None,
     on_broken_row: Callable[[int], None] | None = None,
 ) -> tables.Table:
-    # Old editions name tab-separated files .txt, so read these as .tsv.
+    # Old editions name tab-separated files .txt, so read .txt files as .tsv.
     if tables.file_ending(path) == ".txt":
         ending = ending or ".tsv"
     return tables.read_table(

@@ -18,7 +18,7 @@ _BINARY = ("0", "1")
 # Label ids follow the original's order (run_classifier.py:225-227, 288-290).
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
-# Some files have numbers in place of labels. These map a number to its label.
+# Maps numbers, which some files have instead of labels, to labels.
 _NUMBERED_NLI = {"0": "entailment", "1": "neutral", "2": "contradiction"}
 _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
 
@@ -30,12 +30,12 @@ class GlueTask(OfficialFiles):
     Attributes, in addition to the attributes of `OfficialFiles`:
       texts: The columns of the text or pair, for each edition of the files.
       labels: The labels in the order of their ids; None for regression.
-      metrics: Names in `metrics.METRICS`. The first, which the paper reports,
-        selects the best model.
+      metrics: Names in `metrics.METRICS`. The first name is the metric in the
+        paper, and selects the best model.
       label_columns: The possible names of the label's column; the first that
         exists is read.
       aliases: Other spellings of the labels.
-      columns_of_longer_rows: The columns of rows with more fields than the
+      columns_of_longer_rows: Column names for rows with more fields than the
         header.
       submissions: Maps a split to the name of the file to submit for it.
       has_broken_rows: Whether the official files have broken rows, which are
@@ -176,7 +176,7 @@ TASKS: Mapping[str, GlueTask] = {
         _glue(
             "WNLI",
         ),
-        # GLUE's diagnostic set has no training data: models of MNLI predict it.
+        # The diagnostic set has no training data, so models of MNLI predict it.
         _glue(
             "AX",
             texts=(*_SENTENCES, *_PREMISE),
@@ -188,7 +188,7 @@ TASKS: Mapping[str, GlueTask] = {
             label_columns=("Label", "label"),
             aliases=_NUMBERED_NLI,
         ),
-        # Each language has a training file: --language replaces {language}.
+        # Each language has its own training file: --language fills {language}.
         GlueTask(
             title="XNLI",
             texts=(*_SENTENCES, ("premise", "hypo"), *_PREMISE),
@@ -211,8 +211,8 @@ TASKS: Mapping[str, GlueTask] = {
             stems=_usual_stems("snli_1.0_"),
             labels=_NLI,
             aliases=_NUMBERED_NLI,
-            # The header of GLUE's train.tsv has one annotator's column. Rows
-            # of five annotators are longer. These are the columns of such rows.
+            # The header of GLUE's train.tsv is for one annotator. Rows of five
+            # annotators are longer, so they need their own column names.
             columns_of_longer_rows=(
                 "index",
                 "captionID",
@@ -242,7 +242,7 @@ _ALIKE = (frozenset({"mnli", "ax", "snli", "xnli"}), frozenset({"mrpc", "qqp"}))
 def are_alike(name: str, other: str | None) -> bool:
     """Returns True if a model of one named task may predict for the other.
 
-    Returns True, too, if a name is not in `TASKS`, such as "custom".
+    Also returns True if a name is not in `TASKS`, such as "custom".
     """
     if name == other or not {name, other} <= TASKS.keys():
         return True

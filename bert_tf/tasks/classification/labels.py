@@ -18,15 +18,14 @@ from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 
 ProblemType = Literal["single_label", "multi_label", "regression"]
-# A name, several names (multi_label) or a number (regression).
 Label = str | tuple[str, ...] | float
 
 # The value of --class_weights that gives all labels the same total weight.
 BALANCED = "balanced"
-# Matches label:weight for any label, so that an error can quote a bad pair.
+# Matches a pair label:weight, even with an unknown label, for error messages.
 _ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
 _MAX_LABELS_SHOWN = 10
-# In a column of one label: values for texts without and with this label.
+# Values that mean "no" and "yes" in a column for a single label.
 _FALSE, _TRUE = ("0", "false", "0.0"), ("1", "true", "1.0")
 
 
@@ -79,7 +78,7 @@ def read_label(
     """Returns the label of a table's row; None if the row has none.
 
     Args:
-      where: The row's place, for messages.
+      where: The row's file and line, for messages.
       values: The row's values by column.
       columns: The column of the label, or one column for each label.
       problem_type: The problem type.
@@ -91,7 +90,7 @@ def read_label(
     if len(columns) > 1:
         return _read_flags(where, values, columns, problem_type)
     value = values.get(columns[0])
-    # Programs that read columns as floats write NaN for a missing label.
+    # NaN is a missing label, written by programs that read columns as floats.
     if value is None or _is_nan(value):
         return None
     if problem_type == "multi_label":
@@ -144,8 +143,8 @@ def parse_label(
     if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
-    # 0 and 1 may also be label indices, but not if they are floats or repeated.
-    # `value` then has a 0 or 1 for each label, but in the wrong number.
+    # Floats and repeated values cannot be label indices, so `value` must be a
+    # vector with a 0 or 1 for each label, but it has a wrong length.
     is_vector = any(isinstance(x, float | np.floating) for x in value)
     if all(is_flag) and (is_vector or len({*value}) < len(value)):
         raise UserError(

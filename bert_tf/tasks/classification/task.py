@@ -37,7 +37,7 @@ from bert_tf.tasks.task import TensorMap
 from bert_tf.tasks.task_files import TEST
 from bert_tf.text.tokenizer import BertTokenizer
 
-# The `SoftTargets.form` of each problem type.
+# Maps a problem type to the `form` of its `SoftTargets`.
 _FORMS = {
     "single_label": "choice",
     "multi_label": "yes_or_no",
@@ -56,10 +56,10 @@ def convert_examples_to_features(
     """Tokenizes, truncates and packs examples as the original does.
 
     Source: convert_single_example (run_classifier.py:377-453 of the original).
-    `PackedRows.batch` adds padding. Each window of a text gets its label.
+    `PackedRows.batch` adds padding. All windows of a text get the text's label.
 
     Args:
-      examples: The examples. Either all have a label or none has.
+      examples: Examples, either all with labels or all without.
       tokenizer: The tokenizer.
       max_seq_length: The maximum number of tokens, with [CLS] and [SEP].
       labels: L labels in the order of their ids; unused for regression.
@@ -92,8 +92,8 @@ def convert_labels(
 ) -> np.ndarray | None:
     """Returns the `label_ids` of examples by problem type; None without labels.
 
-    They are <int32>[N] ids, `OUTSIDE` for unknown labels; <float32>[N, L] with
-    1 for each label of a multi-label example; or <float32>[N] scores.
+    Single labels are <int32>[N], `OUTSIDE` if unknown. Multiple labels are
+    <float32>[N, L], 1 for each label of an example. Scores are <float32>[N].
     """
     values = [example.label for example in examples]
     if not values or values[0] is None:
@@ -102,7 +102,7 @@ def convert_labels(
         return np.array(values, np.float32)
     ids = {label: index for index, label in enumerate(labels)}
     if problem_type == "single_label":
-        # `reject_label` may occur in files. It has no id, so it gets `OUTSIDE`.
+        # A file may contain `reject_label`, which has no id: use `OUTSIDE`.
         return np.array([ids.get(x, OUTSIDE) for x in values], np.int32)
     label_ids = np.zeros([len(values), len(ids)], np.float32)
     for row, names in zip(label_ids, values, strict=True):
@@ -110,7 +110,7 @@ def convert_labels(
     return label_ids
 
 
-# The probabilities of a text's labels <float32>[L], or its score <float32>[1].
+# A text's label probabilities <float32>[L], or its score <float32>[1].
 Prediction = np.ndarray
 
 
@@ -208,8 +208,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
         The multi-label loss is the mean binary cross entropy of the labels.
 
-        Source: run_classifier.py:612-619 of the original. The paper does not
-        name the regression loss of STS-B.
+        Source: run_classifier.py:612-619 of the original. The paper names no
+        loss for STS-B, so this project has chosen the squared error.
         """
         logits, label_ids = outputs["logits"], batch[LABEL_IDS]
         if self.problem_type == "regression":
@@ -265,7 +265,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
         Returns:
           `score` <float>[texts]; or `probabilities` <float>[texts, L] with
           `label` <string>[texts] or `labels` <string>[texts, L], sorted by id
-          and padded with "". Numbers are means over the rows of a text.
+          and padded with "". Scores and probabilities are means over the rows
+          of a text.
         """
         values = outputs["logits"]
         if self.temperature is not None:
@@ -339,7 +340,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> "ClassificationTask":
         """Returns the task with temperature and thresholds fitted to examples.
 
-        The examples must not be training data, on which the model is too sure.
+        Examples must not be training data, where the model is overconfident.
         """
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         task, is_multi = self, self.problem_type == "multi_label"
@@ -377,8 +378,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the probabilities of answers, and whether they are correct.
 
-        A text's answer is its most probable label. In multi-label tasks each
-        label has an answer, as "no" with 0.8 if its probability is 0.2.
+        A text's answer is its most probable label. In multi-label tasks, each
+        label has an answer, such as "no" with 0.8 for the probability 0.2.
         """
         values = np.stack(predictions)
         if self.problem_type == "single_label":
@@ -437,12 +438,12 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> None:
         """Writes the original's test_results.tsv, plots and tables.
 
-        The first test set gets test_results.tsv. Further test sets get a file
-        such as test_mismatched_results.tsv. Examples with labels get a plot
-        and a table: confusion_matrix.png and .txt for single labels,
-        label_scores.png and .txt for multi-label problems, score_scatter.png
-        and .txt for scores. Probabilities also get calibration.png and .txt.
-        Names of plots and tables begin with the split unless it is "dev".
+        test_results.tsv is for the first test set; other test sets have names
+        such as test_mismatched_results.tsv. If examples have labels, adds a
+        plot and a table, which are confusion_matrix.png and .txt for single
+        labels, label_scores.png and .txt for multi-label problems, and
+        score_scatter.png and .txt for scores. Probabilities add calibration.png
+        and .txt. Names of plots and tables begin with the split, if not "dev".
         """
         if split.split("_")[0] == TEST:
             is_first = split == self.splits(TEST)[0]
@@ -509,7 +510,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
         """Returns True for the same or a similar official task.
 
-        Custom tasks are compatible with any task: the caller compares labels.
+        Custom tasks fit any task, because the caller compares labels.
         """
         return glue_tasks.are_alike(self.name, stored.get("name"))
 
@@ -561,8 +562,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
 def results_text(predictions: Sequence[Prediction]) -> str:
     """Returns a line per example: its probabilities, separated by tabs.
 
-    Source: run_classifier.py:952-968 of the original. Like the original, it
-    writes `str` of each <float32>.
+    Source: run_classifier.py:952-968 of the original. As in the original, each
+    <float32> is written with Python's `str`.
     """
     return "".join(
         "\t".join(map(str, prediction)) + "\n" for prediction in predictions

@@ -40,13 +40,13 @@ class ClassificationFiles(TaskFiles):
       official: The task with official files, or None.
       language: The language of the rows to read from XNLI's files.
       temperature: The divisor of the logits; None if none was fitted.
-      thresholds: The lowest probability that assigns each label of a
-        multi-label task; None for 0.5.
-      reject_below: The lowest probability of an answer; None allows any.
+      thresholds: For each label of a multi-label task, the lowest probability
+        that assigns the label; None for 0.5.
+      reject_below: The lowest probability of an answer, or None for no limit.
       reject_label: The answer if no label reaches `reject_below`.
       calibrates: Whether temperature and thresholds are fitted on dev.
       reject_precision: The share of correct answers that a fitted
-        `reject_below` must reach on dev; None if it is not fitted.
+        `reject_below` must reach on dev; None without fitting.
     """
 
     kind: ClassVar[str] = "classification"
@@ -161,7 +161,7 @@ class ClassificationFiles(TaskFiles):
     def with_labels_of(self, path: str) -> Self:
         """Returns the files with a training set's labels, if still unknown.
 
-        Evaluation needs the labels, too, if the model does not name them.
+        Evaluation needs the training set if the model does not name its labels.
         """
         if self.labels is not None or self.problem_type == "regression":
             return self

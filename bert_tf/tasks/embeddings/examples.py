@@ -18,9 +18,9 @@ from bert_tf.tasks.classification.labels import parse_number
 from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
-# The columns of texts to embed; the first that a file has is read.
+# Names of the column to embed; the first name that a file has is read.
 TEXT_COLUMNS = ("text", "sentence")
-# Columns of training files: a scored pair, or an anchor with other texts.
+# A training file has scored pairs of texts, or anchors with further texts.
 SCORE = "score"
 _SCORED = ("text_a", "text_b", SCORE)
 _GROUP = ("anchor", "positive", "negative")
@@ -46,7 +46,7 @@ class EmbeddingsFiles(TaskFiles):
 
         Raises:
           UserError: If the file is not a valid table or lacks a column, or a
-            text is not a string or, unless `keep_empty`, is empty.
+            text is not a string, or is empty without `keep_empty`.
         """
         columns = [Columns(x) for x in TEXT_COLUMNS]
         return classification_examples.read_texts(path, columns, keep_empty, "")
@@ -136,7 +136,7 @@ def parse_row(row: Any) -> dict[str, Any]:
     if isinstance(row, list | tuple):
         row = dict(zip(_GROUP, row, strict=False))
     names = row if isinstance(row, Mapping) else ()
-    # The score may be passed separately as the label, so a pair may lack it.
+    # A pair may lack the score, which may be passed separately as the label.
     columns = choose_columns("A row", names, (*_FORMS, _SCORED[:2]))
     return parse("The row", row, columns)
 

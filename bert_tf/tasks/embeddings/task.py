@@ -34,14 +34,14 @@ from bert_tf.tasks.task_files import TRAIN
 from bert_tf.text.tokenizer import BertTokenizer
 
 EMBEDDING = "embedding"
-# Multiplies cosines before the softmax, as in sentence-transformers.
+# Factor of the cosines before the softmax, as in sentence-transformers.
 _SCALE = 20.0
 TEXT_IDS = "text_ids"
 SCORES = "scores"
 _RANKS = 10
 _MRR, _NDCG = "mrr@10", "ndcg@10"
 
-# A row of `PairFiles`: texts, and maybe their score, by column.
+# A row of `PairFiles`: maps columns to texts, and maybe to a score.
 TextGroup = Mapping[str, Any]
 
 
@@ -248,14 +248,14 @@ def in_batch_losses(
     """Returns the cross entropy of each anchor's choice among all candidates.
 
     A row's candidates are the positives and negatives of all rows. Other texts
-    that may fit the row are excluded: texts with the id of the row's anchor or
-    positive, and positives of rows with the same anchor. Rows (a, p) and (b, q)
-    both choose among p and q; rows (a, p) and (a, q) have one candidate each.
+    that may be right are excluded if they equal the row's anchor or positive,
+    or are positives of rows with the same anchor. Rows (a, p) and (b, q) both
+    choose among p and q; rows (a, p) and (a, q) have one candidate each.
 
     Args:
-      embeddings: <float32>[B, C, H]: anchor, positive and maybe negative.
-      text_ids: <int32>[B, C]; texts with equal ids count as one text.
-      is_row: <bool>[B], False for rows of weight 0, which are no candidates.
+      embeddings: <float32>[B, C, H] of anchor, positive and maybe negative.
+      text_ids: <int32>[B, C]; equal texts must have equal ids.
+      is_row: <bool>[B], False for rows of weight 0, to exclude their texts.
 
     Returns:
       <float32>[B].
@@ -263,7 +263,7 @@ def in_batch_losses(
     units = tf.math.l2_normalize(embeddings, -1, epsilon=1e-24)
     number, choices = tf.shape(text_ids)[0], tf.shape(text_ids)[1] - 1
 
-    # All positives, then all negatives: candidate i is the positive of row i.
+    # Put positives before negatives: candidate i is the positive of row i.
     candidates = tf.transpose(units[:, 1:], [1, 0, 2])
     candidates = tf.reshape(candidates, [choices * number, -1])
     logits = _SCALE * tf.matmul(units[:, 0], candidates, transpose_b=True)
@@ -286,8 +286,8 @@ def score_retrieval(
 ) -> dict[str, float]:
     """Returns the nDCG and the mean reciprocal rank of the first 10 texts.
 
-    Each distinct anchor searches all distinct positives and negatives. Its
-    positives are relevant. Its own text is left out unless it is relevant. A
+    Each distinct anchor searches all distinct positives and negatives for its
+    own positives. The anchor's text is left out unless it is such a positive. A
     single relevant text at rank 2 gives nDCG 0.63 and reciprocal rank 0.5.
 
     Args:

@@ -20,9 +20,9 @@ from bert_tf.tasks.task_files import OfficialFiles
 from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
-# Matches an index: "2", or "2.0" if a program has read the column as floats.
+# Matches an index such as "2", or "2.0" in a column that was read as floats.
 _INDEX = re.compile(r"[0-9]+(\.0+)?")
-# Test sets have these values for secret labels, so the label is unknown.
+# Values of secret labels in test sets; such labels are unknown.
 _HIDDEN = ("", "-1")
 _ORDER_SALT = 5
 
@@ -51,13 +51,13 @@ class Columns:
     """The names of the columns with contexts, choices and labels.
 
     Attributes:
-      choices: The choices; a single column contains lists of choices.
+      choices: The columns of choices; a single column has lists of choices.
       context: The context, or None.
       start: The words that all choices of a row begin with, or None.
-      label: The correct choice, by the name of its column or its index from
-        0; or None.
-      right: The column in `choices` that is correct in every row, in files
-        without a `label`; or None.
+      label: The column of correct choices, each given as a column name or an
+        index from 0; or None.
+      right: The column in `choices` that is correct in every row; None if there
+        is a `label`.
     """
 
     choices: tuple[str, ...]
@@ -93,8 +93,8 @@ class OfficialChoices(OfficialFiles):
 _FOUR_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 
 OFFICIAL: Mapping[str, OfficialChoices] = {
-    # Each ending gets the beginning of the second sentence, as in published
-    # scripts for SWAG, so that segment B is a sentence.
+    # Choices are whole sentences, as in published scripts for SWAG: the start
+    # of the second sentence, followed by an ending.
     "swag": OfficialChoices(
         title="SWAG",
         columns=Columns(_FOUR_ENDINGS, "sent1", start="sent2", label="label"),
@@ -109,7 +109,7 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
             "label",
         ),
     ),
-    # The task: which of two statements is against common sense?
+    # Sub-task A: find the statement that is against common sense.
     "comve_a": OfficialChoices(
         title="ComVE, sub-task A",
         columns=Columns(
@@ -117,7 +117,7 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
             right="Incorrect Statement",
         ),
     ),
-    # The task: which reason explains why a statement is nonsense?
+    # Sub-task B: find the reason why a statement is nonsense.
     "comve_b": OfficialChoices(
         title="ComVE, sub-task B",
         columns=Columns(
@@ -140,9 +140,9 @@ def read_examples(
     """Reads examples with their correct choices.
 
     If the correct choice is always in the same column, the choices of each row
-    are shuffled, depending on the row's line alone. A model scores each choice
-    independently, so the order does not change what it learns. Unshuffled, a
-    model with equal scores could seem perfect, as the first choice wins ties.
+    are shuffled, depending only on the row's line. Otherwise, a model that
+    scores all choices equally could seem perfect, as the first choice wins
+    ties. A model scores choices separately, so their order does not matter.
 
     Args:
       path: A file that `tables.read_table` reads.
@@ -152,9 +152,9 @@ def read_examples(
       name_flags: Whether errors mention the flags that name the columns.
 
     Raises:
-      UserError: If the file is not a valid table or lacks a column. Also if in
-        any row a text is empty or not a string, there are fewer than two
-        choices, or the label is missing or not a choice.
+      UserError: If the file is not a valid table or lacks a column. If a text
+        is empty or not a string, a row has fewer than two choices, or a label
+        is missing or not a choice.
     """
     table = tables.read_table(
         path, columns_without_header=columns_without_header
@@ -188,7 +188,8 @@ def read_inputs(
     "choices" instead.
 
     Raises:
-      UserError: As for `read_examples`, except for labels.
+      UserError: If the file is not a valid table or lacks a column, if a text
+        is empty or not a string, or if a row has fewer than two choices.
     """
     table = tables.read_table(
         path, columns_without_header=columns_without_header
@@ -210,7 +211,7 @@ def parse_row(row: Any, columns: Columns) -> MultipleChoiceExample:
       columns: The columns of the training data.
 
     Raises:
-      UserError: If `row` is invalid.
+      UserError: If `row` has another form, or a text is empty or missing.
     """
     columns = _choose_columns(row if isinstance(row, Mapping) else (), columns)
     if not isinstance(row, Mapping):
@@ -315,7 +316,7 @@ def _reorder(
     examples: Sequence[MultipleChoiceExample], lines: Sequence[int]
 ) -> list[MultipleChoiceExample]:
     """Shuffles the choices of each example; the example's line is the seed."""
-    # The module imports TensorFlow, so import it only to shuffle choices.
+    # stateless_random imports TensorFlow, so import it only to shuffle.
     from bert_tf import stateless_random
 
     most = max(len(example.choices) for example in examples)
@@ -380,7 +381,7 @@ class MultipleChoiceFiles(TaskFiles):
         return examples
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
-        # `read` may shuffle choices. Sort them, so equal rows have equal keys.
+        # `read` may shuffle choices, so sort them: equal rows need equal keys.
         return [
             SplitKey(x.context or tuple(sorted(x.choices))) for x in examples
         ]

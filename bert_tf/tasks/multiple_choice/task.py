@@ -60,11 +60,11 @@ class MultipleChoiceFeatures(PackedRows):
     def inputs(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Returns inputs [B, C, T].
 
-        Missing choices are all padding: `input_mask` is 0 also at [CLS].
+        Missing choices have only padding, so `input_mask` is 0 even at [CLS].
         """
         first = self.example_splits[indices][:, np.newaxis]
         count = self.example_splits[indices + 1][:, np.newaxis] - first
-        # Give all batches the same number of choices, so shapes can be static.
+        # All batches get the same number of choices, so shapes can be static.
         position = np.arange(np.diff(self.example_splits).max())
         is_there = position < count  # [B, C]
         inputs = {}
@@ -85,7 +85,7 @@ def convert_examples_to_features(
 
     Section 4.4 of the paper: [CLS] context [SEP] choice [SEP]; without a
     context [CLS] choice [SEP]. A context and its choice are truncated like a
-    pair of texts. Either all examples have a label or none has.
+    pair of texts. Either all examples must have labels, or none.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
@@ -210,7 +210,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         """
         logits = outputs[_LOGITS]
         if is_there is not None:
-            # If a row lacks all choices, mask none, or else all are equal.
+            # If all choices are missing, mask none, or the softmax is uniform.
             is_there |= ~tf.reduce_any(is_there, -1, keepdims=True)
             logits = tf.where(is_there, logits, logits.dtype.min)
         probs = tf.nn.softmax(logits)
@@ -298,7 +298,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         self, example: MultipleChoiceExample, label: Any
     ) -> MultipleChoiceExample:
         """Returns the example with the index of its correct choice."""
-        # `label` is an index or a name; a list of choices has indices as names.
+        # `label` is a name or an index; choices in a list are named by index.
         name = label_values.parse_label(label, example.names, "single_label")
         return dataclasses.replace(example, label=example.names.index(name))
 

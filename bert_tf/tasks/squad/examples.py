@@ -21,21 +21,21 @@ from bert_tf.tasks.task_files import TRAIN
 from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
-# Words are separated as in run_squad.py:232-235 of the original.
+# Matches a word, as run_squad.py:232-235 of the original separates words.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 # Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
-# spaces, so a "word" in them may be a whole passage. It counts as one if it is
-# longer than _LONGEST_NAME, or if at least _UNSPACED_SHARE of the paragraph is
-# in these scripts (in SQuAD at most 5%). Otherwise it counts as a name.
+# spaces, so a "word" may be a whole passage. A word in these scripts is a
+# passage if it is longer than _LONGEST_NAME, or if these scripts make up at
+# least _UNSPACED_SHARE of the paragraph (at most 5% in SQuAD); else a name.
 _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 _LONGEST_NAME = 20
 _UNSPACED_SHARE = 0.2
-# The columns of tables to predict, and the keys of rows given as mappings.
+# Column names of tables to predict, and keys of rows that are mappings.
 QUESTION, CONTEXT, ID = "question", "context", "id"
-# The number of ids of left-out questions to log; --verbose_logging logs all.
+# Maximum number of left-out questions whose ids are logged by default.
 MAX_IDS = 5
 
 
@@ -50,9 +50,9 @@ class SquadExample:
       doc_token_starts: The offset of each word in the paragraph, in characters.
       context: The paragraph.
       orig_answer_text: The answer; "" if there is none, None outside training.
-      start_position: The answer's first word; -1 if there is none, None
+      start_position: The answer's first word; -1 if there is no answer, None
         outside training.
-      end_position: The answer's last word; -1 or None as above.
+      end_position: The answer's last word; -1 or None like `start_position`.
       is_impossible: True if the paragraph does not answer the question.
       answers: The reference answers for scoring; empty if there is no answer,
         None if the file does not have them.
@@ -197,16 +197,16 @@ def build_examples(
     """Converts each question to an example.
 
     Training leaves out questions if the paragraph lacks the answer at its
-    offset, and logs at most `max_ids` of their ids; None logs all. Without
-    `is_training`, offsets are not read. If all lists of answers are empty and
-    no question has "is_impossible", the answers count as unknown.
+    offset, and logs at most `max_ids` of their ids; None logs all ids. Offsets
+    are read only in training. Answers are unknown if all lists of answers are
+    empty and no question has "is_impossible".
 
     Source: read_squad_examples (run_squad.py:227-306 of the original).
 
     Raises:
-      UserError: In training, if no question is left, or a question lacks its
-        answer. With `version_2_with_negative`, also if a question has neither
-        "answers" nor "is_impossible".
+      UserError: In training, if no question is left, or if a question lacks
+        its answer or, with `version_2_with_negative`, has neither "answers" nor
+        "is_impossible".
     """
     examples = []
     unmatched = []
@@ -338,13 +338,13 @@ def _add_answer(
         )
     text, offset = answer
     last = offset + len(text) - 1
-    # An answer may begin or end at white space: take the word before it.
+    # If an answer begins or ends at white space, use the word before the space.
     start = bisect.bisect(example.doc_token_starts, offset) - 1
     end = bisect.bisect(example.doc_token_starts, last) - 1
     if not text.strip() or start < 0 or last >= context_length:
         return None
-    # A word may be longer than the answer, as "(1895-1943)." for 1895, so look
-    # within the words. Words may contain U+00A0, so normalize spaces.
+    # A word may contain more than the answer, as "(1895-1943)." contains 1895,
+    # so search within the words. Words may contain U+00A0: normalize spaces.
     words = " ".join(example.doc_tokens[start : end + 1])
     if " ".join(text.split()) not in " ".join(words.split()):
         return None
@@ -401,14 +401,14 @@ def read_questions(path: str) -> Iterator[SquadExample]:
     """Yields the questions of a file to predict; answers are not read.
 
     Args:
-      path: A SQuAD file, .json or .json.gz; or a table, which is read row by
-        row: .csv, .tsv, .jsonl, or .json with a list or one object per line.
-        Its columns are "question", "context" and optionally "id"; rows without
-        an id are named by file and line.
+      path: A SQuAD file (.json, .json.gz), or a table, which is read by rows
+        (.csv, .tsv, .jsonl, or .json with a list or one object per line). A
+        table has the columns "question", "context" and optionally "id"; rows
+        without an id are named by file and line.
 
     Raises:
-      UserError: If the file has neither form, or a question or context of a
-        table is empty. In SQuAD files both may be empty, as in the original.
+      UserError: If the file is no SQuAD file and no table, or if a text in a
+        table is empty. SQuAD files may have empty texts, as in the original.
     """
     if tables.file_ending(path) == ".json" and not has_rows(path):
         yield from read_squad_examples(path, False, with_answers=False)
@@ -447,7 +447,7 @@ def parse_question(row: Any) -> SquadExample:
         pair (question, context).
 
     Raises:
-      UserError: If `row` is neither, or a text is empty.
+      UserError: If `row` has another form, or a text is empty.
     """
     pair = classification_examples.parse_row(row, [(QUESTION, CONTEXT)])
     qas_id = row.get(ID) if isinstance(row, Mapping) else None

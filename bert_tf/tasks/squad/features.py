@@ -25,13 +25,13 @@ from bert_tf.text.vocabulary import Vocabulary
 
 START_POSITIONS = "start_positions"
 END_POSITIONS = "end_positions"
-# A token includes the invisible characters after it, so they are cut from the
-# end of an answer. In Thai, for instance, U+200B may separate words.
+# Tokens include the invisible characters that follow, such as U+200B between
+# Thai words, so these characters are cut from the end of an answer.
 _INVISIBLE = "[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 TRAILING = f"([^{_INVISIBLE[1:]}){_INVISIBLE}+$"
-# The tokenizer is slow for single texts, so many examples share a call.
+# Number of examples per call of the tokenizer, which is slow for single texts.
 _EXAMPLES_AT_ONCE = 2048
-# [CLS], and [SEP] after the question and after the paragraph.
+# One [CLS], one [SEP] after the question and one [SEP] after the paragraph.
 _NUM_SPECIAL_TOKENS = 3
 
 
@@ -43,13 +43,13 @@ class InputFeatures:
       example_index: The index of the window's example.
       input_ids: <int32>[T].
       doc_offset: The position of the paragraph's first token in `input_ids`.
-      word_indices: The index of each paragraph token's word, <int32>[tokens].
-      is_max_context: Whether this window has the most context for the token,
-        <bool>[tokens].
+      word_indices: For each paragraph token, its word's index, <int32>[tokens].
+      is_max_context: For each paragraph token, whether no other window has more
+        context for the token, <bool>[tokens].
       is_query_truncated: Whether the question was too long.
       start_position: The answer's first token in `input_ids`; 0, the position
         of [CLS], if the window lacks the answer; None outside training.
-      end_position: The answer's last token; 0 and None as above.
+      end_position: The answer's last token; 0 or None like `start_position`.
       is_impossible: True if the example's paragraph does not have the answer.
       offsets: The start and end of each paragraph token in the paragraph, in
         characters, <int32>[tokens, 2], without trailing invisible characters;
@@ -120,7 +120,7 @@ def convert_examples_to_features(
         )
         words = document = None
         for index, example in chunk:
-            # Several questions may share a paragraph, so convert it only once.
+            # Convert a paragraph only once, even if several questions share it.
             if example.doc_tokens is not words:
                 words = example.doc_tokens
                 document = _Document(example, tokens)
@@ -211,7 +211,7 @@ class _Document:
     Attributes:
       ids: <int32>[n].
       word_indices: The index of each token's word, <int32>[n].
-      first_tokens: <int>[words + 1], index of each word's first token, then n.
+      first_tokens: <int>[words + 1], indices of words' first tokens, then n.
     """
 
     def __init__(self, example: SquadExample, tokens: _Tokens) -> None:
@@ -253,9 +253,9 @@ class _Document:
     def find(self, example: SquadExample, answer: np.ndarray) -> range:
         """Returns the token range of the answer.
 
-        A word may be longer than the answer, as "(1895-1943)." for 1895, so the
-        answer's tokens are looked for within the words that contain it. In
-        unspaced text, the range has the tokens that overlap the answer.
+        Searches for the answer's tokens within words, because a word such as
+        "(1895-1943)" may contain more than the answer 1895. In unspaced text,
+        the range has all tokens that overlap the answer.
         """
         if example.answer_start is not None:
             first = example.answer_start
@@ -292,7 +292,7 @@ def _find_max_context(
 ) -> np.ndarray:
     """Returns the window with the most context for each token: <int>[n].
 
-    A token's score in a window is the smaller of its left and right contexts,
+    A token's score in a window is the number of tokens on its shorter side,
     plus 0.01 times the window's length. On a tie the first window wins. If the
     windows have tokens 0-3 and 2-5, token 2 scores 1.04 in the first window and
     0.04 in the second; token 3 scores 0.04 and 1.04.
@@ -301,7 +301,7 @@ def _find_max_context(
     """
     best = np.zeros([num_tokens], np.int64)
     best_scores = np.full([num_tokens], -1.0)
-    # Use a loop: an array [windows, tokens] would not fit in memory.
+    # Loop over windows: an array [windows, tokens] would not fit in memory.
     for number, (start, length) in enumerate(spans):
         shown = slice(start, start + length)
         left = np.arange(length)

@@ -32,18 +32,18 @@ def evaluate(
 
     Args:
       examples: The questions with their reference answers.
-      answers: Maps question ids to answers, "" for none. In 1.1, a missing
-        question counts as wrong. 2.0 needs all questions, because the official
-        evaluator would ignore missing ones.
+      answers: Maps question ids to answers, "" for "no answer". In SQuAD 1.1,
+        missing questions score 0. SQuAD 2.0 needs all questions, because the
+        official evaluator would ignore missing questions.
       version_2_with_negative: Whether some questions have no answer.
 
     Returns:
       For SQuAD 1.1 `exact_match` and `f1`. For 2.0 `exact`, `f1` and `total`,
-      also of questions with an answer (`HasAns_...`) and without (`NoAns_...`).
+      also with `HasAns_` or `NoAns_` for questions with or without an answer.
 
     Raises:
-      UserError: If the file has no list of answers for a question. For 1.1 also
-        if it is empty, for 2.0 also if a question is missing in `answers`.
+      UserError: If a question has no list of reference answers, if the list is
+        empty in SQuAD 1.1, or if `answers` lacks a question of SQuAD 2.0.
     """
     for example in examples:
         _check(example, version_2_with_negative)
@@ -100,17 +100,17 @@ def find_best_threshold(
 ) -> tuple[float, float]:
     """Finds the threshold with the best F1 on questions with known answers.
 
-    It tries every threshold that changes an answer. For null odds of -2 and 1
-    there are three: -2, 1, and the number just below -2. The official search
-    differs in two ways. It also separates questions with equal odds, which no
-    threshold can do. And it returns 0 if answering no question is best.
+    Tries every threshold that changes an answer. For null odds of -2 and 1,
+    tries -2, 1 and the number just below -2. The official search also separates
+    questions with equal odds, although no threshold can do this, and returns 0
+    if answering no question is best.
 
     Returns:
       The highest F1 of any threshold of `SquadPrediction.answer`, in percent,
       and the lowest threshold with this F1.
 
     Raises:
-      UserError: As for `evaluate`.
+      UserError: If a question lacks a prediction or a list of references.
     """
     by_id = {prediction.qas_id: prediction for prediction in predictions}
     null_odds, if_answered, if_not = [], [], []
@@ -122,7 +122,7 @@ def find_best_threshold(
         best = prediction.best_non_null
         if_answered.append(_score(example, best.text if best else "")[1])
         if_not.append(_score(example, "")[1])
-    # Questions with odds up to the threshold are answered: add up their gains.
+    # A threshold answers all questions with lower or equal odds: add up gains.
     order = np.argsort(null_odds, kind="stable")
     odds = np.array(null_odds)[order]
     unanswered = _PERCENT * np.array(if_not)
@@ -140,7 +140,7 @@ def _score(example: SquadExample, answer: str) -> tuple[float, float]:
     """Returns exact match and F1 of one answer to a question of 2.0."""
     predicted = _tokens(answer)
     references = [_tokens(text) for text in example.answers]
-    # References without words do not count. If none is left, "" is correct.
+    # Drop references without words. If no reference is left, "" is correct.
     references = [tokens for tokens in references if tokens] or [[]]
     if not predicted:
         f1 = int([] in references)

@@ -23,10 +23,10 @@ from bert_tf.tasks.squad.features import InputFeatures
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 
-# The original's answer to a question of SQuAD 1.1 without candidates.
+# The original's answer in SQuAD 1.1 if a question has no candidate spans.
 _PLACEHOLDER = "empty"
 _EXAMPLES_AT_ONCE = 1024
-# Replaces a probability of 0, which has no logarithm.
+# Replaces the probability 0 before a logarithm is computed.
 _SMALLEST = 1e-300
 
 
@@ -41,7 +41,7 @@ class NbestPrediction:
       end_logit: The logit of the end; None in an ensemble.
       start: The offset in the paragraph, in characters; None for "" and in an
         ensemble.
-      end: The exclusive end; None like `start`.
+      end: The offset after the answer's last character; None like `start`.
     """
 
     text: str
@@ -58,7 +58,7 @@ class SquadPrediction:
 
     Attributes:
       qas_id: The question's id.
-      nbest: Best first, never empty.
+      nbest: The answers, best first; never empty.
       null_odds: The score of "no answer" minus the score of the best answer;
         None if every question has an answer (SQuAD 1.1).
     """
@@ -97,7 +97,7 @@ def find_text(
       end: The span's last token.
 
     Returns:
-      The text `context[start:end]`, and this start and end in characters.
+      The text `context[start:end]`, and `start` and `end` in characters.
     """
     start = int(window.offsets[start - window.doc_offset, 0])
     end = int(window.offsets[end - window.doc_offset, 1])
@@ -113,8 +113,8 @@ class OriginalTexts:
 
     def __init__(self, tokenizer: BertTokenizer, words: Iterable[str]) -> None:
         self._tokens = tokenizer.vocabulary.tokens
-        # The original normalizes each span. A word is normalized regardless of
-        # its neighbors, so normalize all words at once, which is faster.
+        # The original normalizes each span. Normalizing every word once is
+        # faster and equal, because a word's neighbors have no influence.
         unique = list(dict.fromkeys(words))
         normalized = tokenizer.split_words(unique).to_list()
         self._normalized = {
@@ -160,13 +160,13 @@ def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
     """Finds a prediction in the raw words; counts characters without spaces.
 
     The prediction "steve smith" in "Steve Smith's" becomes "Steve Smith". The
-    normalized words are aligned with the raw words, both without spaces. If the
-    lengths differ or the words lack the prediction, the answer is all words.
+    normalized words without spaces are aligned with the raw words. If lengths
+    differ or the words lack the prediction, all raw words are the answer.
 
     Source: get_final_text (run_squad.py:927-1020 of the original).
 
     Args:
-      pred_text: The tokens joined to words.
+      pred_text: The span's tokens, joined to words.
       tok_text: The span's words, normalized and split at punctuation.
       num_chars: The number of characters of the span's raw words.
 
@@ -261,7 +261,7 @@ def _find_candidates(
     """
     candidates = []
     for window, *logits in windows:
-        # The original adds Python's floats, so compute in float64.
+        # Add logits in float64, because the original adds Python's floats.
         start_logits, end_logits = (np.asarray(x, np.float64) for x in logits)
         offset = window.doc_offset
         stop = offset + len(window.word_indices)
@@ -289,7 +289,7 @@ def _best_indices(logits: np.ndarray, n_best_size: int) -> np.ndarray:
 def _find_null(windows: Sequence[_Window]) -> _Candidate:
     """Returns "no answer" with the lowest score among the windows.
 
-    Without windows, the logits are 0.
+    If there are no windows, both logits are 0.
     """
     return min(
         (
@@ -358,8 +358,8 @@ def write_predictions(
 ) -> None:
     """Writes the original's prediction files, replacing older ones.
 
-    predictions.json has the answers, nbest_predictions.json the n best with
-    their probabilities, and null_odds.json the null odds of SQuAD 2.0.
+    predictions.json has the answers, nbest_predictions.json the n best answers
+    with probabilities, and null_odds.json the null odds of SQuAD 2.0.
     """
     answers = {
         one.qas_id: one.answer(null_score_diff_threshold) for one in predictions
@@ -415,9 +415,9 @@ def combine(
 ) -> list[SquadPrediction]:
     """Combines systems by the mean probability of each answer.
 
-    If an answer is not among a system's n best, its probability there is 0. The
-    null odds are computed from the mean probabilities; one system alone keeps
-    its null odds. The paper does not specify how it combined seven systems.
+    A system gives probability 0 to answers that are not among its n best. Null
+    odds are computed from the mean probabilities, so a single system keeps its
+    null odds. The paper does not specify how it combined seven systems.
 
     Returns:
       The predictions in the order of the first file.

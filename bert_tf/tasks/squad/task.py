@@ -42,8 +42,8 @@ class SquadTask(SquadFiles, task.Task):
         answers kept.
       max_answer_length: The maximum number of tokens in an answer.
       null_score_diff_threshold: "No answer" is predicted if its score minus the
-        best answer's score exceeds this. None means that no threshold is chosen
-        yet; the original's 0 then applies.
+        best answer's score exceeds this threshold. None means that no threshold
+        is chosen yet, so that the original's 0 applies.
       mask_padding: Whether padding is masked in training and prediction, so
         that results do not depend on the length of a batch. The original does
         not mask it: padding takes part in the softmax and may be among the n
@@ -183,9 +183,10 @@ class SquadTask(SquadFiles, task.Task):
     ) -> dict[str, Any]:
         """Returns the answer and its offsets, as JSON values.
 
-        `answer` is `context[start:end]`; without one it is "", and `start` and
-        `end` are null. `score` is the answer's probability among the n best,
-        `no_answer_score` the probability of "no answer" (null for SQuAD 1.1).
+        `answer` is `context[start:end]`. Without an answer, `answer` is "", and
+        `start` and `end` are null. Among the n best answers, `score` is the
+        probability of `answer`, and `no_answer_score` is the probability of "no
+        answer" (null in SQuAD 1.1).
         """
         answer = prediction.answer(self._threshold)
         entries = {entry.text: entry for entry in prediction.nbest}
@@ -201,7 +202,7 @@ class SquadTask(SquadFiles, task.Task):
         if prediction.null_odds is not None:
             values["no_answer_score"] = entries[""].probability
         elif entry.start is None:
-            # Without candidates, the text is the original's "empty": score 0.
+            # Without candidates, the answer is "empty", which gets score 0.
             values["score"] = 0.0
         return values
 

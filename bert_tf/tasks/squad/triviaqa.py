@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.io import text_files
 
-# Matches a word or punctuation mark, which nearly equals an official token.
+# Matches a word or punctuation mark, nearly as the official tokenizer does.
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _WORD = re.compile(r"\w+")
 
@@ -108,7 +108,7 @@ def _read_answers(answer: Any, where: str) -> list[list[str]]:
     texts = [
         text_files.require_value(answer, "Value", str, where),
         *text_files.require_value(answer, "Aliases", list, where),
-        # Normalized aliases lack articles: they are less exact and come last.
+        # Normalized aliases lack articles. They are less exact: try them last.
         *text_files.require_value(answer, "NormalizedAliases", list, where),
     ]
     for text in texts:

@@ -30,7 +30,7 @@ from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 from bert_tf.tasks.task_files import existing_files
 
-# The `document` of every sentence that is a document by itself.
+# Value of `document` for a sentence that is a document by itself.
 ALONE = -1
 # The arguments of `read_examples` that task.json stores if they are set.
 OPTIONS = ("sentence_column", "comment_prefix", "tag_names")
@@ -41,19 +41,19 @@ _DOCUMENT_STARTS = (
     "#end document",
     "# newdoc",
 )
-# Matches comments such as "# id 7". A "#" alone does not mark a comment: "# O"
-# is the word "#" with its tag.
+# Matches comments such as "# id 7". Not every line with "#" is a comment: "# O"
+# is the word "#" with the tag O.
 _COMMENT = re.compile(r"#\s+(id|sent_id|text|newpar|source)\b")
 _SPACES = re.compile(" +")
-# The columns of tables: a table has texts, or words under one of two names.
+# Column names of tables: "text" for raw texts, others for lists of words.
 TEXT = tables.TEXT_COLUMN
 WORDS = ("words", "tokens")
-# The columns of tags in tables of words, and of spans in tables of texts.
+# Column names of tags in tables of words, and of spans in tables of texts.
 _TAGS = ("tags", "ner_tags", "labels")
 _SPANS = ("label", "labels")
 _RECORDS = (".jsonl", ".json", ".parquet")
 _TABLES = (".csv", *_RECORDS)
-# The number of a .txt file's first lines that are read to find its format.
+# Maximum number of lines that are read to find the format of a .txt file.
 _NUM_PEEKED_LINES = 100
 # The possible names of files in --data_dir, without ending.
 _STEMS = {**USUAL_STEMS, "dev": ("dev", "valid", "validation", "devel")}
@@ -68,9 +68,9 @@ class TaggingExample:
     Attributes:
       words: The words, as they are in the file.
       tags: The words' tags in IOB2, or None.
-      document: The number of the document; its sentences are consecutive.
+      document: The number of the document, whose sentences are consecutive;
         `ALONE` if the sentence is a document by itself.
-      line: The line of the first word, from 1; 0 without a file.
+      line: The line of the first word, from 1; 0 if there is no file.
       offsets: The start and end of each word in raw text, in characters; None
         without raw text.
     """
@@ -102,25 +102,25 @@ def read_examples(
 ) -> tuple[TaggingExample, ...]:
     """Reads words and tags, and logs how many tags are converted to IOB2.
 
-    Columns are separated by commas in .csv files, elsewhere by tabs if the
-    first line with a word has one, else by spaces. A .jsonl, .json or .parquet
-    file has a sentence per row, in one of two forms. A row has a list "words"
-    or "tokens" and a list "tags", "ner_tags" or "labels" (or the named
-    columns). Or it has a "text", and a list of [start, end, label] under
-    "label" or "labels".
+    Columns are separated by commas in .csv files. Other files separate columns
+    by tabs if the first line with a word has a tab, else by spaces. In a
+    .jsonl, .json or .parquet file, a row is a sentence. A row has a list
+    "words" or "tokens" and a list "tags", "ner_tags" or "labels" (or the named
+    columns). Alternatively, a row has a "text" and a list of [start, end,
+    label] under "label" or "labels".
 
     Args:
       path: The file; if it ends in ".gz", it is decompressed.
-      word_column: The column of the words: its number from 0, or from -1
+      word_column: The number of the column of words, from 0 or from -1
         backwards, or its name in the first line, which is then a header.
-      tag_column: The column of the tags, in the same form; None reads none.
+      tag_column: The column of tags, like `word_column`; None for no tags.
       may_lack_tags: If True, a file may lack the column of the tags.
       sentence_column: A column with the number or name of the sentence. A new
         value begins a sentence; an empty value continues the sentence.
       comment_prefix: Lines with this prefix before a sentence are skipped. None
-        skips lines that begin with "#" if they have another number of columns
-        than words have, or begin like "# id".
-      tag_names: The names of the tags if the file has numbers instead.
+        skips a line that begins with "#" if the number of columns is not the
+        usual one, or if the line begins like "# id".
+      tag_names: The names of the tags, if the file has their indices instead.
 
     Raises:
       UserError: If there is no word, the number of columns varies, a word or
@@ -340,7 +340,7 @@ def _to_examples(
 ) -> Iterator[TaggingExample]:
     """Yields the sentences, with their tags as in the file.
 
-    Without documents each sentence is its own document.
+    In a file without documents, each sentence is a document by itself.
     """
     word_column, tag_column, sentence_column = columns
     document, name, words = 0, None, ()
@@ -349,7 +349,7 @@ def _to_examples(
     for row in itertools.chain(rows, [_Row(0, [])]):
         begins = not row.fields
         if row.fields and sentence_column is not None:
-            # A sentence may be named only at its first word: "" continues it.
+            # An empty value continues a sentence named only at its first word.
             key = row.fields[sentence_column].strip() or name
             begins, name = key != name, key
         if sentence and begins:
@@ -407,8 +407,8 @@ def _find_column(column, width, header, path) -> int:
 def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
     """Returns the labels of examples: O, then B- and I- of each type.
 
-    Each type has both labels, and types are sorted by name, so the list
-    depends only on the types.
+    Each type has a B- and an I- label, even if only one of them occurs. Types
+    are sorted by name, so the list depends only on the set of types.
 
     Raises:
       UserError: If there is no entity.
@@ -428,7 +428,7 @@ def count_unknown_types(
 ) -> collections.Counter[str]:
     """Counts the entities of each type that has no label.
 
-    Such entities cannot be predicted and count as missed.
+    Entities of a type without label cannot be predicted and count as missed.
     """
     known = set(labels)
     return collections.Counter(
@@ -450,20 +450,20 @@ def read_inputs(
     The ending of the file (before .gz) determines its format:
 
     - .csv, .jsonl, .json, .parquet: a table, one example per row. The column
-      "text" has raw texts. Except in .csv, a column `word_column`, "words" or
-      "tokens" with lists of words may replace it. A .csv without "text" is read
-      as columns if there is a `sentence_column`.
+      "text" has raw texts. Tables other than .csv may have lists of words
+      instead, in the column `word_column`, "words" or "tokens". A .csv without
+      "text" is read as columns if there is a `sentence_column`.
     - .tsv: a table if its first line has a column "text", does not end with a
       tag, and "text" is not `word_column`; else columns.
-    - .txt: raw text, one example per line. It is read as columns if there is a
-      `sentence_column` or `comment_prefix`, or a line begins with -DOCSTART-.
-      It is also read as columns if all lines of the first sentence, without
-      comments, have the same number of fields, at least two, and end with a
-      tag. Untagged columns, or columns with tags as PER, need another ending.
+    - .txt: raw text, one example per line. A .txt file is read as columns if
+      there is a `sentence_column` or `comment_prefix`, if a line begins with
+      -DOCSTART-, or if the first sentence has tags. All lines of this sentence,
+      except comments, then have one number of fields, at least two, and end in
+      a tag. Files without tags, or with tags such as PER, need another ending.
     - .conll and all further endings: columns, one example per sentence.
 
     Raises:
-      UserError: If the file is invalid for its ending.
+      UserError: If the file does not have the format of its ending.
     """
     if not has_texts(path, word_column, sentence_column, comment_prefix):
         has_documents = _has_documents(_read_lines(path))
@@ -508,9 +508,9 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
     """Converts a Python value to an example.
 
     Args:
-      row: A raw text; a list of words; or a mapping with one of these under
-        "text", "words" or "tokens".
-      column: The key of the mapping, if it is known.
+      row: A raw text, a list of words, or a mapping that has a raw text or a
+        list of words under "text", "words" or "tokens".
+      column: The key to read in a mapping; None finds the key.
 
     Raises:
       UserError: If `row` has none of these forms.
@@ -526,7 +526,7 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
                 f"Received: {value[:80]!r}."
             )
     if isinstance(value, str):
-        # The module imports TensorFlow, so import it only for raw texts.
+        # bert_tf.text.words imports TensorFlow: import it only for raw texts.
         from bert_tf.text import words as words_lib
 
         words = words_lib.split_words(value)
@@ -546,11 +546,11 @@ def open_texts(path: str, word_column: int | str) -> tuple[tables.Table, str]:
     """Opens a table of raw texts or of lists of words.
 
     Returns:
-      The table, and the column to read: the named `word_column` if it is
-      there, else "text", "words" or "tokens".
+      The table, and the column to read: `word_column` if it exists, else
+      "text", "words" or "tokens".
 
     Raises:
-      UserError: If the table has none of these columns, or "text" and "words".
+      UserError: If no such column exists, or if "text" and "words" both exist.
     """
     table = tables.read_table(path)
     if word_column in table.columns:
@@ -587,7 +587,7 @@ def _has_columns(path: str) -> bool:
         begins.add(fields[-1][:2])
         if len(fields) < 2 or not schemes.is_tag(fields[-1]):
             return False
-    # "Send an E-mail" is a text, so E- of BIOES alone does not prove columns.
+    # The word "E-mail" looks like a tag E-, so a file needs another tag, too.
     return len(widths) == 1 and not begins.isdisjoint(("O", "B-", "I-"))
 
 
@@ -601,7 +601,7 @@ class TaggingFiles(TaskFiles):
       word_column: The column of the words: a number or a name, as for
         `read_examples`.
       tag_column: The column of the tags.
-      sentence_column, comment_prefix, tag_names: As for `read_examples`.
+      sentence_column, comment_prefix, tag_names: See `read_examples`.
       context: The unit that a window may span: "document" or "sentence".
     """
 
@@ -673,7 +673,7 @@ class TaggingFiles(TaskFiles):
     def check_inputs(self, path: str) -> None:
         form = (self.word_column, self.sentence_column, self.comment_prefix)
         if has_texts(path, *form):
-            # Splitting texts would import TensorFlow, so check only columns.
+            # Check only columns: splitting texts would import TensorFlow.
             open_texts(path, self.word_column)
         else:
             super().check_inputs(path)
@@ -683,7 +683,7 @@ def find_file(folder: str, kind: str) -> str:
     """Returns the only file of a split in a folder.
 
     Raises:
-      UserError: If there is none, or several.
+      UserError: If there is no such file, or more than one.
     """
     names = [_CONLL_NAMES[kind]]
     names += map("".join, itertools.product(_STEMS[kind], _ENDINGS))
