@@ -1,12 +1,12 @@
 """The base class of tasks: files, features, head, loss, predictions, metrics.
 
-Training, evaluation and prediction use tasks through this class alone, so a
-new task is a new subclass (docs/adding_a_task.md).
+Training, evaluation and prediction use every task through this class, so a new
+task needs only a new subclass (docs/adding_a_task.md).
 
 Shapes:
-  N: rows of features; an example has one, or several if cut into windows.
+  N: number of rows; an example has several rows if it is cut into windows.
   B: batch size.
-  T: length of a batch.
+  T: row length.
 """
 
 import abc
@@ -67,16 +67,16 @@ class SoftTargets(NamedTuple):
 
     Attributes:
       logits: <float32>[B, ..., K]; `NO_LOGIT` for classes that do not exist.
-      form: "choice": a softmax over the K classes; "yes_or_no": a sigmoid for
-        each class; "score": K numbers.
+      form: "choice" means a softmax over K classes, "yes_or_no" a sigmoid for
+        each class, and "score" K numbers.
     """
 
     logits: tf.Tensor
     form: Literal["choice", "yes_or_no", "score"]
 
 
-# Far below every logit, so a class with this logit has probability 0. It stays
-# finite when it is divided by a temperature, so no loss becomes NaN.
+# A class with this logit has probability 0. Unlike -inf, the logit stays finite
+# when it is divided by a temperature, so no loss becomes NaN.
 NO_LOGIT = -1e30
 
 
@@ -84,15 +84,15 @@ NO_LOGIT = -1e30
 class Task(TaskFiles):
     """A task: its data, model head, loss and metrics. Immutable.
 
-    The subclass chooses the types of examples and predictions; all other code
-    only passes them on. `TaskFiles` describes the files.
+    Each subclass has its own types of examples and predictions, which no other
+    code inspects. `TaskFiles` describes the files.
 
     Attributes:
       max_seq_length: The maximum number of tokens in a row.
     """
 
-    # The name of the output that a row's loss reads from all rows of the step;
-    # the step computes it first. None if a loss reads only its row's outputs.
+    # The name of an output that each row's loss reads from all rows, so a step
+    # computes this output first; None if a loss reads only its own row.
     coupled: ClassVar[str | None] = None
 
     max_seq_length: int = 128
@@ -111,7 +111,7 @@ class Task(TaskFiles):
     def reads_padding(self) -> bool:
         """True if the loss or predictions depend on outputs of padding.
 
-        If False, `--unpad` may skip padding, which makes its hidden states 0.
+        If False, `--unpad` may skip padding, so hidden states of padding are 0.
         """
         return False
 
@@ -139,7 +139,7 @@ class Task(TaskFiles):
     ) -> int:
         """Returns the number of rows in a training step.
 
-        By default it is --train_batch_size, as in the original.
+        The default is --train_batch_size, as in the original.
         """
         del num_examples, num_rows
         return batch_size
@@ -171,7 +171,7 @@ class Task(TaskFiles):
     ) -> tuple[SoftTargets, ...]:
         """Returns the soft targets of a teacher or student, in graph.
 
-        The batch may lack labels.
+        `batch` may have no labels.
 
         Raises:
           UserError: If the task does not support distillation.
@@ -185,7 +185,7 @@ class Task(TaskFiles):
     def soft_target_weights(self, batch: TensorMap) -> tf.Tensor:
         """Returns the weight of each soft target; by default all are 1.
 
-        The batch may lack labels.
+        `batch` may have no labels.
 
         Returns:
           <float32>[B, ...], in the shape of the logits without their last
@@ -198,7 +198,7 @@ class Task(TaskFiles):
     ) -> Features:
         """Converts unlabeled examples to rows for a teacher to label.
 
-        The rows have everything that `soft_target_weights` reads.
+        The rows include the features that `soft_target_weights` reads.
         """
         return self.featurize(examples, tokenizer)
 
@@ -214,8 +214,8 @@ class Task(TaskFiles):
         """Returns the answers of an export, eagerly or in graph.
 
         By default, answers are `select_outputs`, averaged over a text's rows.
-        `texts` <int>[N], ascending, is the text of each row; None if each text
-        has one row.
+        `texts` <int>[N], ascending, is the index of each row's text; None if
+        each text has one row.
         """
         selected = self.select_outputs(outputs)
         if texts is None:
@@ -234,9 +234,9 @@ class Task(TaskFiles):
 
         Args:
           examples: The examples.
-          features: Their rows.
-          outputs: N arrays, one per row, for each name of `select_outputs`. An
-            axis of positions may be longer than the row.
+          features: The features of the examples.
+          outputs: N arrays, one per row, for each name of `select_outputs`;
+            arrays with a value per token may have padding after the row's end.
           tokenizer: The tokenizer of the features.
 
         Returns:
@@ -270,7 +270,7 @@ class Task(TaskFiles):
         """Returns the task with a decision threshold chosen on dev.
 
         SQuAD 2.0, for instance, chooses the threshold of "no answer".
-        `predict(task)` predicts the examples with this task or a changed copy.
+        `predict(task)` returns the predictions of `task`, maybe a changed copy.
         """
         del examples, predict
         return self
@@ -289,8 +289,8 @@ class Task(TaskFiles):
     ) -> None:
         """Writes task-specific files: plots, tables, official formats.
 
-        File names begin with the split unless it is "dev". Examples may lack
-        labels.
+        File names begin with the split unless it is "dev". The examples may
+        have no labels.
         """
         del output_dir, split, examples, predictions  # No files by default.
 
@@ -302,8 +302,8 @@ class Task(TaskFiles):
     def must_share_chunk(self, first: Any, second: Any) -> bool:
         """Returns True if two consecutive examples must be predicted together.
 
-        Files are predicted in chunks of some thousand rows. Examples share a
-        chunk if one window of the model may span both examples.
+        Prediction reads files in chunks of some thousand rows. Two examples
+        must share a chunk if one window may span both examples.
         """
         del first, second
         return False
@@ -326,7 +326,7 @@ class Task(TaskFiles):
 
         Args:
           example: The example.
-          label: The label, as `fit` of a loaded model takes it.
+          label: The label, in a form that `fit` of a loaded model accepts.
 
         Raises:
           UserError: If the label does not fit the task or the example.
@@ -340,7 +340,7 @@ class Task(TaskFiles):
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
         """Returns True if a stored model was trained for an equivalent task.
 
-        The caller compares heads and labels. `stored` is the model's task.json.
+        `stored` is the model's task.json. Callers also compare head and labels.
         """
         del stored
         return True
@@ -365,7 +365,7 @@ def warn_of_settings(
 ) -> None:
     """Logs a warning for each flag that differs from the model's training.
 
-    `stored_task` has the values in task.json, `used` has the current ones.
+    `stored_task` is the contents of task.json; `used` has the current values.
     """
     for name, value in used.items():
         stored = stored_task.get(name, value)

@@ -22,9 +22,9 @@ from bert_tf.io import files
 from bert_tf.io import tables
 from bert_tf.io import text_files
 
-# The kinds of splits. MNLI, for instance, has dev_matched and dev_mismatched.
+# Kinds of splits. MNLI has two splits of kind dev: dev_matched, dev_mismatched.
 TRAIN, DEV, TEST = "train", "dev", "test"
-# File names without ending: SuperGLUE has "val", Hugging Face "validation".
+# SuperGLUE names its dev files "val"; Hugging Face names them "validation".
 USUAL_STEMS: Mapping[str, tuple[str, ...]] = {
     "train": ("train",),
     "dev": ("dev", "val", "validation"),
@@ -37,7 +37,7 @@ class Data(NamedTuple):
 
     Attributes:
       examples: The examples.
-      sha256: The hash of the file; None if it is not a file.
+      sha256: The hash of the split's file; None if its path is not a file.
     """
 
     examples: Sequence[Any]
@@ -48,8 +48,8 @@ class SplitKey(NamedTuple):
     """The text and labels of an example, by which `dev_split` splits.
 
     Attributes:
-      text: The text, or several as JSON values. Equal texts stay in one part.
-      labels: The labels, or (). Both parts get texts of each label.
+      text: The text, or several as JSON values; equal texts stay in one split.
+      labels: The labels, or (); both splits get texts of each label.
     """
 
     text: Any
@@ -73,13 +73,13 @@ class OfficialFiles:
 
     Attributes:
       title: The data set's name.
-      stems: Maps a split to the possible names of its file, without ending. The
-        first that exists is read, or else a file named like the split.
+      stems: Maps a split to the possible names of its file, without ending, in
+        order of preference; a file named like the split is tried last.
       columns_without_header: The columns of files without a header.
-      hint: The end of the error message about a kind of split that is missing.
+      hint: The end of the error message if a kind of split does not exist.
     """
 
-    # The endings of the files, without .gz.
+    # A data file has one of these endings, possibly followed by .gz.
     endings: ClassVar[tuple[str, ...]] = (".csv", ".tsv", ".jsonl", ".json")
 
     title: str
@@ -102,12 +102,12 @@ class OfficialFiles:
     ) -> dict[str, str]:
         """Returns the file of each split of a kind; warns of missing files.
 
-        `language` replaces {language} in the names of XNLI's files; `flag` is
-        the flag that needs the splits, for the error.
+        `language` replaces {language} in the names of XNLI's files; error
+        messages name `flag`.
 
         Raises:
-          UserError: If there are no such splits, or the folder has no file of
-            any of them.
+          UserError: If the data set has no split of this kind, or if the folder
+            has no file of such a split.
         """
         if not self.splits(kind):
             kinds = dict.fromkeys(split.split("_")[0] for split in self.stems)
@@ -142,7 +142,7 @@ class OfficialFiles:
         """Returns the path of a split's file.
 
         Raises:
-          UserError: If there is none.
+          UserError: If the folder has no file of the split.
         """
         for path in self._find(data_dir, split, language):
             return path
@@ -181,7 +181,7 @@ class TaskFiles(abc.ABC):
 
     # The kind of head, a key of `weight_map.HEADS`.
     kind: ClassVar[str]
-    # Stored as "variant" in task.json if another task has the same head.
+    # task.json stores this name to distinguish tasks with equal kinds of heads.
     variant: ClassVar[str | None] = None
 
     name: str
@@ -216,7 +216,7 @@ class TaskFiles(abc.ABC):
     def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the constructor's arguments that task.json has.
 
-        By default: all values that have the name of a field and are not null.
+        By default, these are the values of fields that are not null.
         """
         names = {x.name for x in dataclasses.fields(cls)}
         return {
@@ -266,7 +266,7 @@ class TaskFiles(abc.ABC):
 def _no_collection() -> Iterator[None]:
     """Turns Python's garbage collector off.
 
-    It would scan all rows repeatedly, which takes half of the reading time.
+    The collector would scan all rows repeatedly and double the reading time.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,10 +1,10 @@
 """Tokens that transformers added to a vocabulary, matched in the text itself.
 
-A text is cut at its added tokens, and the pieces between them are tokenized by
-themselves: "see <e1>covid-19s" becomes see, <e1>, covid-19, s. Tokens whose
-flag `normalized` is false are matched in the raw text. Then each piece is
-normalized, and the other added tokens, also normalized, are matched in it. The
-leftmost match wins; of several matches that begin there, the longest wins.
+Text is cut at added tokens, and each piece in between is tokenized separately:
+"see <e1>covid-19s" becomes see, <e1>, covid-19, s. Tokens whose flag
+`normalized` is false are matched in the raw text. Then each piece is
+normalized, and the normalized forms of all other added tokens are matched in
+it. The leftmost match wins; of matches with an equal start, the longest wins.
 
 Source: AddedVocabulary of Hugging Face's tokenizers (added_vocabulary.rs).
 
@@ -25,8 +25,8 @@ import tensorflow as tf
 
 from bert_tf.text import normalizer
 
-# Hugging Face's tokenizers use \w and \s of Rust, which match Unicode; in RE2,
-# \w and \s match ASCII only. So these RE2 classes list the characters of Rust.
+# Hugging Face's tokenizers use \w and \s of Rust, which match Unicode. In RE2,
+# \w and \s match only ASCII, so these RE2 classes list Rust's characters.
 _WORD = (
     r"\pL\pM\p{Nd}\p{Nl}\p{Pc}\x{200C}\x{200D}\x{24B6}-\x{24E9}"
     r"\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
@@ -70,8 +70,8 @@ class Pieces(NamedTuple):
         """Joins the values of pieces into the values of texts, in order.
 
         Args:
-          between: Ragged [P, None], the values of each text; matches have none.
-          matches: [P], the value of each match; ignored for text.
+          between: Ragged [P, None], values of each piece; empty for matches.
+          matches: [P], the value of each match; ignored for pieces of text.
 
         Returns:
           Ragged [B, None].
@@ -96,8 +96,8 @@ class Matcher:
       tokens: Rows of `Vocabulary.added_tokens`, [K].
       patterns: The string to find for each token, [K]; "" finds nothing. If
         patterns are equal, the first token wins; in transformers, any may win.
-      is_normalized: Whether the texts are results of `normalizer.Normalizer`:
-        Chinese characters are then words, as if between spaces.
+      is_normalized: Whether `normalizer.Normalizer` has normalized the texts;
+        if so, Chinese characters are words, as if between spaces.
     """
 
     def __init__(
@@ -109,13 +109,13 @@ class Matcher:
         pairs = [*zip(patterns, tokens, strict=True)]
         token_of = dict(reversed(pairs))
         token_of.pop("", None)
-        # RE2 takes the first alternative that fits, so a pattern must come
-        # before its own prefixes; reverse order ensures that.
+        # RE2 takes the first alternative that fits. In reverse order, longer
+        # patterns come before their own prefixes, so the longest match wins.
         patterns = sorted(token_of, reverse=True)
         self._pattern = "|".join(map(re.escape, patterns)) or _NOTHING
         hashes = [_hash(pattern).numpy() for pattern in patterns]
         self._hashes = np.array(sorted(hashes), np.int64)
-        # `split` gives pieces that are no match the index len(self._tokens).
+        # In `split`, the index len(self._tokens) stands for a piece of text.
         self._tokens = [token_of[patterns[i]] for i in np.argsort(hashes)]
         self._space = " " if is_normalized else _SPACE
         self._separate = (
@@ -158,7 +158,7 @@ class Matcher:
             rows,
             is_match,
             tf.gather([*(x["id"] for x in self._tokens), 0], numbers),
-            # A match gets the white space that its neighboring texts have lost.
+            # A match includes the white space stripped from its neighbors.
             starts + tf.where(is_match, -_previous(right), left),
             starts + lengths + tf.where(is_match, _next(left), -right),
         )
@@ -172,7 +172,7 @@ class Matcher:
         if self._separate:
             ends &= ~_matches(texts, rf"\C*[{self._separate}]")
             starts &= ~_matches(texts, rf"[{self._separate}]\C*")
-        # An empty piece lies between adjacent matches: look at the next match.
+        # Adjacent matches have an empty piece in between, so test both matches.
         empty, before, after = texts == "", _previous(rows, -1), _next(rows, -1)
         ends |= empty & (before == rows) & _previous(ends)
         starts |= empty & (after == rows) & _next(starts)

@@ -1,9 +1,9 @@
 """Learning a WordPiece vocabulary from word counts.
 
-tensorflow_text's learner finds the wordpieces above a given minimum frequency.
-This module adds an alphabet that has no unused entries and may exceed 1,000
-characters, and a fast search for the frequency that gives the requested size.
-More wordpieces or unused entries fill the vocabulary up to exactly this size.
+tensorflow_text's learner finds the wordpieces that occur at least N times. This
+module searches for the N that gives the requested size. It also chooses an
+alphabet that has only characters of the text, and may have more than 1,000.
+Rarer wordpieces or unused tokens fill the vocabulary up to exactly this size.
 """
 
 import collections
@@ -23,19 +23,19 @@ from bert_tf.io import progress
 from bert_tf.text import vocabulary as vocabulary_lib
 
 _MAX_CHARS_PER_TOKEN = 50
-# Iterations of the learner; 4 is its default.
+# The learner of tensorflow_text runs 4 iterations by default.
 _NUM_ITERATIONS = 4
-# The search ends once the wordpieces fill this share of the free lines.
+# The search ends once wordpieces fill this share of the lines left for them.
 _FULL_ENOUGH = 0.95
-# After this number of guesses the search bisects, so that it terminates.
+# After this number of rounds the search bisects, as guesses may not converge.
 _MAX_GUESSES = 6
-# Counted from 0, lines 1 to 99 of bert-base-uncased are unused; 100 is [UNK].
+# As in bert-base-uncased, 99 unused tokens lie between [PAD] and [UNK].
 _UNUSED_IN_FRONT = 99
-# Longer words become [UNK] (tokenization.py:303 of the original), so skip them.
+# Skip longer words: they become [UNK] (tokenization.py:303 of the original).
 _MAX_CHARS_PER_WORD = 200
-# The learner takes about 5 KB and 0.1 ms per word and iteration, and rare words
-# have little influence. So it gets the _MAX_WORDS most frequent words, or
-# _MAX_WORDS_PER_LINE words for each line of the vocabulary if that is more.
+# The learner takes about 5 KB and 0.1 ms per word and iteration, so skip rare
+# words, which have little influence. Keep _MAX_WORDS words or, for a large
+# vocabulary, _MAX_WORDS_PER_LINE words for each line of the vocabulary.
 _MAX_WORDS = 120_000
 _MAX_WORDS_PER_LINE = 4
 
@@ -63,7 +63,7 @@ class WordStatistics:
     def coverage(self, tokens: Iterable[str]) -> float:
         """Returns the share of characters that single-character tokens cover.
 
-        Characters at the start of a word and inside it need different tokens.
+        A character at the start of words and inside words needs two tokens.
         """
         present = set(tokens)
         covered = sum(n for char, n in self.starts.items() if char in present)
@@ -117,7 +117,7 @@ class LearnedVocabulary:
 
     Attributes:
       tokens: All lines.
-      threshold: The minimum count that the learner used.
+      threshold: The minimum count of a learned wordpiece.
       counts: Number of lines of each kind.
     """
 
@@ -140,7 +140,7 @@ def learn(
     tokens fill the end. `num_unused` is at least 99.
 
     Raises:
-      UserError: If the characters alone do not fit.
+      UserError: If `vocab_size` is too small for the single characters.
     """
     reserved = reserved_tokens(num_unused)
     room = vocab_size - len(reserved)
@@ -194,11 +194,11 @@ def choose_alphabet(
 ) -> tuple[list[str], list[str]]:
     """Returns the single-character tokens that start and continue words.
 
-    The most frequent characters that make up `character_coverage` of the text
-    get tokens: for the start of words, for the inside, or both, as they occur.
-    (A Chinese character is a word, so it needs no continuation token.) Further
-    characters get tokens if they are at least as frequent as the rarest word
-    that could get a line, but only until half of the `room` lines are taken.
+    The most frequent characters, which make up `character_coverage` of the
+    text, get tokens. A character gets a token for the start of words, for the
+    inside of words, or both, as it occurs. A rarer character gets tokens only
+    if it is at least as frequent as the rarest word that could get a line, and
+    only until half of the `room` lines are taken.
     """
     totals = collections.Counter(statistics.starts)
     totals.update(statistics.insides)
@@ -278,7 +278,7 @@ def _search(
     if not words or not room:
         return 0, [], []
     frequencies = [count for _, count in words]  # Largest first.
-    # No wordpiece occurs `above` times, so this threshold gives no wordpieces.
+    # `above` exceeds the count of any wordpiece, so it gives no wordpieces.
     above = sum(len(word) * count for word, count in words) + 1
     below = 0  # Gives too many wordpieces.
     fitting: list[str] = []
@@ -311,8 +311,8 @@ def _guess(
     below: int, num_below: int, above: int, num_above: int, room: int
 ) -> int:
     """Returns the next threshold to try, from one or two earlier ones."""
-    # Aim between `_FULL_ENOUGH * room`, which ends the search, and `room`, so
-    # that the next round is likely to be the last.
+    # The search ends at `_FULL_ENOUGH * room` to `room` wordpieces, so aim at
+    # the middle of this range to end the search soon.
     target = (1 + _FULL_ENOUGH) / 2 * room
     if num_below and num_above:
         share = math.log(num_below / target) / math.log(num_below / num_above)
@@ -333,8 +333,8 @@ def _fill(
 ) -> list[str]:
     """Returns up to `number` more wordpieces, most frequent first.
 
-    The wordpieces come from `spare`, learned with a lower threshold. If `spare`
-    is empty, they come from all substrings of the words.
+    `spare` has wordpieces learned with a lower threshold. If `spare` is empty,
+    all substrings of the words are candidates.
     """
     present = set(learned)
     filling = [token for token in spare if token not in present][:number]

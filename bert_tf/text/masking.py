@@ -40,9 +40,10 @@ class DynamicMasking:
         linearly; None for a constant share.
       num_examples: Number of examples until `final_masked_lm_prob` is reached.
       mask_rate: Share of the chosen tokens replaced by [MASK].
-      same_rate: Share of the chosen tokens that stay; the rest becomes random.
-      continuations: For whole word masking, <bool>[vocab_size] as a tuple: true
-        for tokens that continue a word ("##..."). None masks single tokens.
+      same_rate: Share of the chosen tokens that do not change; random tokens
+        replace the rest.
+      continuations: A tuple with a bool for each id, true for tokens that
+        continue a word ("##..."), to mask whole words; None for single tokens.
     """
 
     vocab_size: int
@@ -119,7 +120,7 @@ class DynamicMasking:
             done = tf.cast(example_index, tf.float64) / self.num_examples
             change = self.final_masked_lm_prob - share
             share += change * tf.minimum(done, 1.0)  # [B]
-        # tf.round rounds halves to even like Python's round in the original.
+        # tf.round rounds halves to even, like Python's round in the original.
         limit = tf.round(tf.cast(length, tf.float64) * share)
         limit = tf.clip_by_value(tf.cast(limit, tf.int32), 1, num_slots)
         candidates = (
@@ -132,7 +133,7 @@ class DynamicMasking:
             chosen = self._choose_words(
                 ids, candidates, limit, example_index, seed
             )
-        # A stable sort moves chosen positions to the front; [B, S] -> [B, P].
+        # Chosen positions come first, in ascending order; [B, S] -> [B, P].
         order = tf.argsort(tf.cast(~chosen, tf.int32), axis=1, stable=True)
         count = tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1)
         weights = tf.sequence_mask(count, num_slots, tf.float32)
@@ -145,11 +146,11 @@ class DynamicMasking:
         """Takes words in random order, skipping words that exceed the limit.
 
         If the random order gives words of 2, 2 and 1 tokens and the limit is 3,
-        takes the first word and the third.
+        the first word and the third word are chosen.
         """
         table = tf.constant(self.continuations)
         starts = candidates & ~tf.gather(table, ids)
-        # Truncation may cut off the start of a word: its rest counts as a word.
+        # Truncation may cut off the start of a word: treat the rest as a word.
         is_first = tf.cumsum(tf.cast(candidates, tf.int32), axis=1) == 1
         starts |= candidates & is_first
         word = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1  # [B, S]
@@ -168,7 +169,7 @@ class DynamicMasking:
 
         zero = tf.zeros_like(limit)
         _, fits = tf.scan(take, tf.transpose(lengths), (zero, zero > 0))
-        # Bring the choices from the random order into the sequence's order.
+        # `fits` is in random order, `taken` in the order of the sequence.
         taken = tf.gather(tf.transpose(fits), rank, batch_dims=1)
         return candidates & tf.gather(taken, tf.maximum(word, 0), batch_dims=1)
 
@@ -223,7 +224,7 @@ def _scatter(ids, positions, values, chosen):
     """Writes the chosen values at their positions into [B, S]."""
     batch_size = tf.shape(ids)[0]
     width = _width(ids)
-    # Positions that are not chosen go to an extra column, which is cut off.
+    # Values that are not chosen go to an extra column, which is cut off.
     columns = tf.where(chosen, positions, width)  # [B, P]
     rows = tf.broadcast_to(tf.range(batch_size)[:, None], tf.shape(columns))
     written = tf.tensor_scatter_nd_update(

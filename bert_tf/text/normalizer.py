@@ -1,23 +1,25 @@
 """Text normalization in the graph, exactly like the original's BasicTokenizer.
 
 The operator FastBertNormalize of tensorflow_text replaces each character by a
-table lookup. Its own table only approximates the original. Our tables, built by
-tools/build_normalizer_tables.py, equal the original: control characters vanish
-instead of becoming spaces, "ß" stays, and lower-casing and accent stripping are
-separate. Bytes that are not UTF-8 vanish as with errors="ignore" in Python.
+table lookup. The operator's default table only approximates the original. Our
+tables, built by tools/build_normalizer_tables.py, equal the original: control
+characters vanish instead of becoming spaces, "ß" stays, and lower-casing and
+accent stripping are separate. Bytes that are not UTF-8 vanish, as with
+errors="ignore" in Python.
 
-One rule depends on context: a capital sigma at the end of a word becomes "ς".
-The table keeps the sigma, and a `Rule` replaces it in the table's output. This
-output lacks the characters that the original drops before lower-casing, so they
-cannot hide the end of a word. TensorFlow Lite has no operators for rules, so
+A capital sigma becomes "ς" at the end of a word, and "σ" elsewhere. A table
+cannot find the end of a word, so it keeps the sigma, and a `Rule` then replaces
+the sigma. As in the original, dropped characters are gone by then, so they
+cannot hide the end of a word. TensorFlow Lite has no operators for a `Rule`, so
 for TensorFlow Lite the table itself can lower-case the sigma.
 
 A fifth table implements `config.ASCII_LOWER`, the rules of MediaPipe and of the
 TensorFlow Lite Task Library (bert_preprocessor_calculator.cc and
 bert_tokenizer.cc of MediaPipe): ASCII becomes lower case, nothing is stripped
 or dropped, and the text is cut at its first NUL. Only ASCII white space
-separates words. The WordPiece operator would split at other white space, so the
-table turns it into NULs. No token has a NUL, so a word with a NUL is [UNK].
+separates words. The WordPiece operator would also split at other white space,
+so the table turns other white space into NULs. No token has a NUL, so a word
+with a NUL is [UNK].
 """
 
 import functools
@@ -39,8 +41,8 @@ from bert_tf.config import ORIGINAL
 
 CAPITAL_SIGMA = "\u03a3"
 
-# Chinese characters: the original's blocks (tokenization.py:274-281), adjacent
-# blocks joined. The WordPiece operator, too, makes each of them a word.
+# The original (tokenization.py:274-281) and the WordPiece operator make each
+# character of these Chinese blocks a word. Here, adjacent blocks are joined.
 CJK_RANGES = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -57,18 +59,17 @@ def to_class(ranges: Iterable[tuple[int, int]]) -> str:
     return "".join(rf"\x{{{first:X}}}-\x{{{last:X}}}" for first, last in ranges)
 
 
-# Characters that WordPiece splits off as words. All other punctuation is left
-# out, because the normalizer puts line ends around it.
+# WordPiece splits off each of these characters as a word. Other punctuation is
+# left out, because the normalizer already puts line ends around it.
 SINGLES = _ASCII_PUNCTUATION + to_class(CJK_RANGES)
 
-# Separators of words in normalized text: a space where the text had white
-# space, line ends around punctuation.
+# Normalized text separates words by spaces, and by line ends at punctuation.
 SEPARATORS = r" \n"
 
 
-# Punctuation added since Unicode 15, which WordPiece of tensorflow_text 2.20
-# splits off. To the original (Unicode 14) and tensorflow_text 2.12, these are
-# letters. So `STAND_INS` hides these characters from WordPiece.
+# WordPiece of tensorflow_text 2.20 splits off these characters, as they are
+# punctuation since Unicode 15 or later. In the original (Unicode 14) they are
+# part of a word, so `STAND_INS` hides them from WordPiece.
 _NEWER_PUNCTUATION = (
     (0x1B4E, 0x1B4F),
     (0x1B7F, 0x1B7F),
@@ -81,8 +82,8 @@ _NEWER_PUNCTUATION = (
     (0x16D6D, 0x16D6F),
     (0x1E5FF, 0x1E5FF),
 )
-# Control characters that are free for stand-ins, as normalized text has none.
-# Like the characters they hide, none is cased, case-ignorable or white space.
+# Normalized text has no control characters, so these can be stand-ins. Like the
+# hidden characters, none of these is cased, case-ignorable or white space.
 _FREE = ((0x80, 0x84), (0x86, 0x9F), (0x01, 0x05))
 
 
@@ -91,8 +92,8 @@ def _characters(ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
         yield from map(chr, range(first, last + 1))
 
 
-# Maps each character of `_NEWER_PUNCTUATION` to its stand-in, which hides it
-# from WordPiece. WordPiece would split it off; the original does not.
+# Stand-ins hide the characters of `_NEWER_PUNCTUATION` from WordPiece, which
+# would split them off from words; the original does not split them off.
 STAND_INS = dict(
     zip(_characters(_NEWER_PUNCTUATION), _characters(_FREE), strict=True)
 )
@@ -118,8 +119,8 @@ def read_table(name: str) -> bytes:
 def swap_stand_ins(token: str) -> str:
     """Returns a token as it appears in normalized text.
 
-    Stand-ins in the token itself become the characters that they stand for.
-    Normalized text has no such characters, so no text matches the token.
+    A stand-in in the token itself becomes the character that it stands for.
+    Normalized text never has that character, so no text matches the token.
     """
     if token.isascii() and token.isprintable():
         return token  # Most tokens have no stand-in.
@@ -134,7 +135,7 @@ def _swapped() -> dict[int, str]:
 
 def lower_sigma_in_table(table: bytes) -> bytes:
     """Returns a table that maps every capital sigma to "σ", not to itself."""
-    # The table's last part has the replacements, so change the last sigma only.
+    # Replacements are at the table's end, so change only the last sigma.
     head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
     return head + "σ".encode() + tail
 
@@ -154,8 +155,8 @@ class Rule(NamedTuple):
 
     Attributes:
       pattern: RE2 that matches the whole of each text that the rule may change.
-      rewrites: Pairs of RE2 and replacement, applied in this order. The pairs
-        change no text that the pattern does not match.
+      rewrites: Pairs of RE2 and replacement, applied in this order, which only
+        change texts that the pattern matches.
     """
 
     pattern: str
@@ -219,8 +220,8 @@ class Normalizer(tf.Module):
       normalization: One of `config.NORMALIZATIONS`; ASCII_LOWER needs
         `lower_case` without `strip_accents`.
       final_sigma: Whether a capital sigma at the end of a word becomes "ς".
-        Without this rule, `normalize` and `normalize_with_offsets` are a
-        single operator that TensorFlow Lite supports.
+        If false, `normalize` and `normalize_with_offsets` are a single
+        operator that TensorFlow Lite supports.
     """
 
     def __init__(
@@ -271,11 +272,12 @@ class Normalizer(tf.Module):
 
         Args:
           text: <string>[n].
-          rules: As for `normalize`; all must keep the length of every string.
+          rules: As for `normalize`; no rule may change the length of a string.
 
         Returns:
-          The normalized text <string>[n], and <int64>[n, None]: for each of
-          its bytes and for its end, the first byte of the source character.
+          The normalized text <string>[n], and offsets <int64>[n, None]. The
+          offset of a normalized byte, or of the end of the normalized text, is
+          the first byte of the source character.
         """
         normalized, offsets = self._normalizer.normalize_with_offsets(text)
         return apply_rules(normalized, [*self._rules, *rules]), offsets
@@ -299,15 +301,16 @@ def _sigma_rule() -> Rule:
 def _final_sigma_pattern() -> str:
     """Returns RE2 for a capital sigma that Python lower-cases to "ς".
 
-    Such a sigma has a cased letter before it, but no cased letter after it;
-    case-ignorable characters are skipped (Unicode, table 3-17, Final_Sigma).
-    Examples: the sigma of "ΟΔΟΣ", but not of "ΣΟΦΙΑ", and no sigma alone. RE2
-    has no look-around, so the pattern also matches the cased and ignorable
-    characters before the sigma, and the ignorable characters after it.
+    Python writes "ς" after a cased letter, unless another cased letter follows.
+    Case-ignorable characters between these letters and the sigma do not matter
+    (Unicode, table 3-17, Final_Sigma). So the sigma of "ΟΔΟΣ" becomes "ς"; the
+    sigma of "ΣΟΦΙΑ" and a sigma alone become "σ".
+    RE2 has no look-around, so the pattern also matches the letters before the
+    sigma and the characters after it.
     """
     context = json.loads(read_table("sigma_context.json.xz"))
     cased = context["cased"]
-    # Skip line ends: the original lower-cases before it splits off punctuation.
+    # Skip line ends, as the original splits off punctuation after lower-casing.
     ignorable = rf"\n{context['case_ignorable']}"
     return (
         f"([{cased}][{cased}{ignorable}]*){CAPITAL_SIGMA}"

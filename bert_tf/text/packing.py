@@ -1,10 +1,10 @@
 """Packs token ids into model input: [CLS] A [SEP] or [CLS] A [SEP] B [SEP].
 
 Exported models and `pack` make padded rows. Featurizing makes rows without
-padding; each batch pads its rows once.
+padding, and batches then pad these rows.
 
-Padded rows are built without ragged tensors in between. Ragged tensors would
-need ten times as many operators in each signature of an exported graph.
+Padded rows are computed without ragged tensors, which would need ten times as
+many operators in each signature of an exported graph.
 
 Shapes:
   P: number of tokens in all segments of a batch.
@@ -26,8 +26,8 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
 from bert_tf.text.vocabulary import Vocabulary
 
-# Each segment, A or B, is a pair of <int32>[R], with a value per row: the index
-# of the segment's first token among all tokens, and its number of tokens.
+# A segment (A or B) is a pair of tensors <int32>[R]: for each row, the index of
+# the segment's first token among all tokens, and the number of its tokens.
 Segments = Sequence[tuple[tf.Tensor, tf.Tensor]]
 
 
@@ -51,7 +51,7 @@ class Layout:
     ) -> tf.Tensor:
         """Arranges one value per token in packed rows, <int32>[R, T].
 
-        `values` is <int32>[P]; `pad`, `cls`, `sep` are for [PAD], [CLS], [SEP].
+        `values` is <int32>[P]; `pad`, `cls` and `sep` are for special tokens.
         """
         return tf.gather(tf.concat([values, [pad, cls, sep]], 0), self.index)
 
@@ -146,9 +146,9 @@ def find_segments(
 ) -> tuple[Segments, tf.Tensor]:
     """Returns the segments of `tokens`, and P, <int32>[].
 
-    Each of `tokens` is ragged <int32>[R, None]. The P tokens are all tokens of
-    the first tensor, then all tokens of the second. The tensors [[1, 2], [3]]
-    and [[4], [5, 6]] give ([0, 2], [2, 1]), ([3, 4], [1, 2]) and P = 6.
+    Each of `tokens` is ragged <int32>[R, None]. The P tokens are numbered from
+    the first tensor to the last. The tensors [[1, 2], [3]] and [[4], [5, 6]]
+    give ([0, 2], [2, 1]), ([3, 4], [1, 2]) and P = 6.
     """
     segments, before = [], 0
     for one in tokens:
@@ -169,12 +169,12 @@ def choose_length(longest: tf.Tensor, buckets: Sequence[int]) -> tf.Tensor:
 def truncate(lengths: Sequence[tf.Tensor], room: tf.Tensor) -> list[tf.Tensor]:
     """Returns how many tokens of each segment are kept, <int32>[R] each.
 
-    Tokens are dropped from the end of the longer segment until both fit into
-    `room`; when both are equally long, B loses the token. For a room of 7,
+    Tokens are dropped from the end of the longer segment until both segments
+    fit into `room`; of equally long segments, B loses a token. For a room of 7,
     lengths 10 and 2 become 5 and 2; lengths 10 and 9 become 4 and 3.
     Source: _truncate_seq_pair (run_classifier.py:557-571 of the original). No
-    loop is needed: each segment gets its half of the room, and any room that
-    the other segment leaves free.
+    loop is needed: each segment gets half of the room, and also any room that
+    the other segment does not need.
     """
     if len(lengths) == 1:
         return [tf.minimum(lengths[0], room)]
@@ -195,19 +195,19 @@ def lay_out(
       segments: One or two segments of each row.
       num_tokens: <int32>[], P.
       buckets: Allowed row lengths, ascending.
-      truncate: Computes how many tokens are kept, like the function `truncate`.
+      truncate: A function to call in place of the module's `truncate`.
 
     Raises:
       UserError: If the last bucket leaves no room for a token.
     """
     kept, total = _truncate_rows(segments, buckets[-1], truncate)
-    # An empty batch's maximum is the smallest int32, so the first bucket fits.
+    # An empty batch gets the first bucket, as its maximum is the lowest int32.
     length = choose_length(tf.reduce_max(total), buckets)
     position = tf.range(length)[tf.newaxis]
     index = _find_tokens(segments, kept, num_tokens, position, _column)
     is_in_row = position < _column(total)
     return Layout(
-        # If B is empty, its [SEP] is in the padding: overwrite it with [PAD].
+        # An empty segment B has its [SEP] in the padding: replace it by [PAD].
         tf.where(is_in_row, index, num_tokens),
         is_in_row,
         is_in_row & (position > _column(kept[0]) + 1),
@@ -232,7 +232,7 @@ def lay_out_ragged(
     kept, total = _truncate_rows(segments, max_seq_length, truncate)
 
     def repeat(values):
-        # Use NumPy, because tf.repeat and tf.gather take 30 times as long.
+        # np.repeat is 30 times as fast here as tf.repeat or tf.gather.
         is_one = isinstance(values, int)
         return values if is_one else np.repeat(values.numpy(), total.numpy())
 
@@ -249,14 +249,14 @@ def _truncate_rows(
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns how many tokens of each segment are kept, and row lengths.
 
-    All are <int32>[R]; row lengths include special tokens.
+    All tensors are <int32>[R]. Row lengths include special tokens.
     """
     if max_seq_length < 3:
         raise UserError(
             f"--max_seq_length must be at least 3. Received: {max_seq_length}."
         )
     lengths = [length for _, length in segments]
-    # A row with an empty segment B has only one [SEP], so one more token fits.
+    # An empty segment B has no [SEP], so its row has room for one more token.
     is_pair = lengths[1] > 0 if len(segments) > 1 else False
     room = max_seq_length - 2 - tf.cast(is_pair, tf.int32)
     kept = truncate(lengths, room)
@@ -274,12 +274,12 @@ def _find_tokens(
 ) -> tf.Tensor:
     """Returns the index of the token at each position; see `Layout.index`.
 
-    For P = 3, tokens 0 and 1 as A and token 2 as B, a row of 7 is 4 0 1 5 2 5
-    3, that is, [CLS] A [SEP] B [SEP] [PAD].
+    If A is tokens 0 and 1, B is token 2, and P is 3, a row of length 7 becomes
+    4 0 1 5 2 5 3. The row's tokens are [CLS] A A [SEP] B [SEP] [PAD].
 
     Args:
       segments: One or two segments of each row.
-      kept: <int32>[R] for each segment, how many tokens it keeps.
+      kept: The number of tokens that each segment keeps, <int32>[R] each.
       num_tokens: <int32>[], P.
       position: <int32>, positions in rows, of any shape.
       spread: Broadcasts <int32>[R] or one number to the shape of `position`.

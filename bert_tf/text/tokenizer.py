@@ -1,7 +1,7 @@
 """WordPiece tokenization in the graph, with exactly the original's tokens.
 
-Normalization and WordPiece are one operator each, of tensorflow_text 2.12 or
-later. Between these two, core TensorFlow operators implement the remaining
+One operator of tensorflow_text 2.12 or later normalizes text, and another finds
+the wordpieces. Core TensorFlow operators in between implement the remaining
 rules of the original. No lookup table or asset is needed. WordPiece always
 takes the longest token that fits: "unaffable" becomes un, ##aff, ##able.
 """
@@ -22,19 +22,19 @@ from bert_tf.text import packing
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.vocabulary import Vocabulary
 
-# Words of more characters become [UNK] (tokenization.py:303 of the original).
+# Words above this length become [UNK] (tokenization.py:303 of the original).
 MAX_CHARS_PER_WORD = 200
 _MAX_BYTES_PER_CHAR = 4
-# In MediaPipe, words of more bytes become [UNK] (kDefaultMaxBytesPerToken of
-# its bert_tokenizer.h).
+# In MediaPipe, words above this number of bytes become [UNK]
+# (kDefaultMaxBytesPerToken in bert_tokenizer.h).
 _MAX_BYTES_PER_WORD_ON_DEVICE = 100
 
-# RE2 for one character of a word in normalized text.
+# This RE2 class matches one character of a word in normalized text.
 _IN_WORD = rf"[^{normalizer.SEPARATORS}{normalizer.SINGLES}]"
 
-# Special tokens in the text become stand-ins: reserved code points of a CJK
-# block, so each is a word. The stand-in of [UNK] is not given to WordPiece as a
-# token, so WordPiece returns [UNK] for it, as for any unknown word.
+# Reserved CJK code points replace special tokens in the text, because every CJK
+# character is a word. WordPiece does not get the code point of [UNK] as a
+# token, so this code point becomes [UNK], like any unknown word.
 _STAND_INS = {
     vocabulary_lib.UNK: "\U0002ceaa",
     vocabulary_lib.PAD: "\U0002ceab",
@@ -51,9 +51,9 @@ class BertTokenizer(tf.Module):
     that are not UTF-8 are ignored, as in the original. Characters follow
     Unicode 14, as in Python 3.11.
 
-    One difference: 25 combining marks that are not accents (category Mc;
-    Hangul tone marks, some viramas, parts of notes) stay in the text's order,
-    while NFD in the original sorts adjacent marks by their combining class.
+    The only difference is that 25 combining marks that are not accents
+    (category Mc; Hangul tone marks, some viramas, parts of notes) are not
+    reordered. In the original, NFD sorts adjacent marks by combining class.
 
     Tokens added in transformers (`Vocabulary.added_tokens`) are matched by the
     rules of transformers; see `added_tokens`.
@@ -63,16 +63,16 @@ class BertTokenizer(tf.Module):
     Args:
       vocabulary: The vocabulary.
       lower_case: Whether to lower-case the text.
-      strip_accents: Whether to strip accents. None strips them if `lower_case`
-        is set and `normalization` is the original's.
+      strip_accents: Whether to strip accents. None strips accents if
+        `lower_case` is set and `normalization` is the original's.
       preserve_special_tokens: Whether [PAD], [UNK], [CLS], [SEP] and [MASK] in
-        the text become their ids. The original splits them like any other
-        text. Keep this off for untrusted text: "[SEP]" could end a segment.
+        the text become their ids; if not, they are split like other text, as in
+        the original. If true, "[SEP]" in untrusted text could end a segment.
       normalization: One of `config.NORMALIZATIONS`. ASCII_LOWER, the rules of
         MediaPipe and the TensorFlow Lite Task Library, needs `lower_case`
         without `strip_accents`.
-      max_input_chars_per_word: Longer words become [UNK]. Ignored for
-        ASCII_LOWER, which limits bytes.
+      max_input_chars_per_word: Longer words become [UNK]. ASCII_LOWER ignores
+        this limit and limits the bytes of a word.
 
     Example:
       >>> tokenizer = bert_tf.BertTokenizer.from_vocab_file("data/vocab.txt")
@@ -103,7 +103,7 @@ class BertTokenizer(tf.Module):
         tokens, added = list(vocabulary.tokens), vocabulary.added_tokens
         for token in added:
             tokens[token["id"]] = token["content"]
-        # Leave the graph: a SavedModel stores an eager tensor only once.
+        # Build eager tensors, as a SavedModel stores each of these only once.
         with tf.init_scope(), tf.device("CPU:0"):
             self._wordpiece = _build_wordpiece(
                 vocabulary,
@@ -161,8 +161,8 @@ class BertTokenizer(tf.Module):
 
         Returns:
           `input_ids`, `input_mask` and `segment_ids`, <int32>[n, length] each,
-          as from `packing.pack`. The length is the longest row's, rounded up
-          to a multiple of 8, and at most `max_seq_length`.
+          as from `packing.pack`. The length is that of the longest row, rounded
+          up to a multiple of 8, and at most `max_seq_length`.
         """
         if isinstance(texts, str):
             raise UserError(
@@ -272,7 +272,7 @@ class BertTokenizer(tf.Module):
         self,
     ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
         """Returns matchers for raw texts and for normalized texts."""
-        # If contents are equal, special tokens win (as in transformers).
+        # If contents are equal, special tokens win, as in transformers.
         added = sorted(
             self.vocabulary.added_tokens, key=lambda x: not x["special"]
         )
@@ -302,11 +302,11 @@ class BertTokenizer(tf.Module):
 
         Returns:
           `outer`, the pieces of the texts; `inner`, the pieces of the
-          normalized `outer.between`; and, ragged, the offset in
-          `outer.between` of each byte of the normalized text.
+          normalized `outer.between`; and a ragged tensor that maps each
+          normalized byte to its offset in `outer.between`.
         """
         # `split` marks matches by NULs, so replace any NUL in the text by \1;
-        # normalization drops both characters.
+        # normalization drops NUL as well as \1.
         outer = self._in_text.split(
             tf.strings.regex_replace(text, r"\x00", "\1")
         )
@@ -344,7 +344,7 @@ class BertTokenizer(tf.Module):
         return self._hide_specials(self._normalizer.cut(text))
 
     def _word_rules(self) -> list[normalizer.Rule]:
-        # With ASCII_LOWER, the WordPiece operator itself limits the bytes.
+        # With ASCII_LOWER, the WordPiece operator limits the bytes of a word.
         if self.normalization == ASCII_LOWER:
             return []
         return [_long_word_rule(self.max_input_chars_per_word)]
@@ -352,12 +352,12 @@ class BertTokenizer(tf.Module):
     def _hide_specials(self, text: tf.Tensor) -> tf.Tensor:
         """Replaces special tokens by stand-ins, if they are to be preserved.
 
-        NULs, which normalization drops, pad each stand-in to the bytes of its
-        token, so offsets stay valid: "[SEP]" becomes 4 bytes and a NUL.
+        A stand-in gets NULs, which normalization drops, up to the length of the
+        token, so that offsets stay valid. "[SEP]" becomes 4 bytes and a NUL.
         """
         if not self.preserve_special_tokens:
             return text
-        # A stand-in in the text itself becomes [UNK], not a special token.
+        # A stand-in in the text itself must not become a special token.
         text = tf.strings.regex_replace(
             text,
             f"[{''.join(_STAND_INS.values())}]",
@@ -383,8 +383,8 @@ def tokenizer_settings(
 ) -> dict[str, Any]:
     """Returns `BertTokenizer.settings`, without building a tokenizer.
 
-    The result has `max_input_chars_per_word` only if it differs from the
-    original's, and `added_tokens` only if the vocabulary has any.
+    The result has `max_input_chars_per_word` only if the limit is not 200, and
+    `added_tokens` only if the vocabulary has added tokens.
 
     Raises:
       UserError: If the normalization does not support added tokens.
@@ -414,13 +414,13 @@ def tokenizer_settings(
 class LiteTokenizer(BertTokenizer):
     """A tokenizer of operators that TensorFlow Lite can run.
 
-    TensorFlow Lite has the operators of tensorflow_text, but none that rewrite
-    strings. So two rules differ from `BertTokenizer`:
+    TensorFlow Lite has the operators of tensorflow_text, but no operator that
+    rewrites strings, so two rules differ from `BertTokenizer`:
 
     * A capital sigma at the end of a word becomes "σ"; Python makes it "ς".
-    * Words of more than `max_input_chars_per_word` characters are split
-      into tokens; the original makes them [UNK]. Here, only words of more than
-      `4 * max_input_chars_per_word` bytes become [UNK].
+    * Only words of more than `4 * max_input_chars_per_word` bytes become [UNK].
+      In the original, words of more than `max_input_chars_per_word` characters
+      become [UNK].
 
     With the rules of MediaPipe (`config.ASCII_LOWER`) the only difference is
     that a NUL does not end the text.
@@ -488,14 +488,14 @@ def _build_wordpiece(
     normalization: str,
     max_input_chars_per_word: int,
 ) -> tf_text.FastWordpieceTokenizer:
-    # A character has at most 4 bytes: words of more bytes are always too long.
+    # A character has at most 4 bytes, so words of more bytes are too long.
     max_bytes_per_word = max_input_chars_per_word * _MAX_BYTES_PER_CHAR
     if normalization == ASCII_LOWER:
         max_bytes_per_word = _MAX_BYTES_PER_WORD_ON_DEVICE
     stand_ins = dict(_STAND_INS) if preserve_special_tokens else {}
     stand_ins.pop(vocabulary_lib.UNK, None)
-    # Ids without a token get names that no text matches: `no_word` is a CJK
-    # character, which is always a whole word, so no digit follows it in a word.
+    # An id without a token gets `no_word` and a number as its name. No text
+    # matches the name, as `no_word` is a CJK character, which is a whole word.
     no_word = _STAND_INS[vocabulary_lib.UNK]
     tokens = [f"{no_word}{i}" for i in range(len(vocabulary))]
     for i in sorted({*vocabulary.token_ids} - vocabulary.only_added_ids):
@@ -520,8 +520,8 @@ def _build_wordpiece(
 def _long_word_rule(most: int) -> normalizer.Rule:
     """Returns a rule that makes words of more than `most` characters unknown.
 
-    A NUL replaces each byte of one character: with `most` 3, "abcd" becomes NUL
-    + "bcd". No token has a NUL, so the word is [UNK], and offsets stay valid.
+    With `most` 3, "abcd" becomes NUL + "bcd". No token has a NUL, so the word
+    becomes [UNK]. Each byte of a character becomes a NUL to keep offsets valid.
     """
     too_long = rf"{_IN_WORD}{{{most},}}"
     return normalizer.Rule(
@@ -537,7 +537,7 @@ def _long_word_rule(most: int) -> normalizer.Rule:
 @functools.cache
 def _word_characters_by_length() -> dict[int, str]:
     """Returns the RE2 class of the word characters of 1, 2, 3 and 4 bytes."""
-    # The normalizer's stand-ins are control characters that count as letters.
+    # \x01-\x08 includes the normalizer's stand-ins, which belong to words.
     classes = {1: r"\x01-\x080-9A-Za-z"}
     classes[2] = normalizer.to_class([(0x80, 0x7FF)])
     for length, start, end in ((3, 0x800, 0xFFFF), (4, 0x10000, 0x10FFFF)):
@@ -555,17 +555,17 @@ def _map_offsets(
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
     """Maps offsets into normalized text to offsets into the original.
 
-    `sources` has the offset in the original text of each normalized byte, and
-    of the end. If "Ä b" became "a b", `sources` is [0, 2, 3, 4]. The offsets
-    0 and 1 of the token "a" become 0 and 2.
+    `sources` has the original offset of each normalized byte, and of the end.
+    If "Ä b" became "a b", `sources` is [0, 2, 3, 4]. The start 0 and the end 1
+    of the token "a" become 0 and 2.
     """
     flat = tf.cast(sources.flat_values, tf.int32)
     first_byte = tf.gather(sources.row_starts(), starts.value_rowids())
     start_byte = first_byte + tf.cast(starts.flat_values, tf.int64)
     last_byte = first_byte + tf.cast(ends.flat_values, tf.int64) - 1
-    # All bytes made from one character have one source offset. A token ends
-    # where the offset changes next, so number the changes. The end of a text
-    # counts as a change.
+    # All bytes made from one character have equal source offsets, so a token
+    # ends where the source offset changes next, or where the text ends. Number
+    # these changes to find the next change.
     changes = tf.concat([[True], flat[1:] != flat[:-1]], 0)[: tf.size(flat)]
     number = tf.cumsum(tf.cast(changes, tf.int32)) - 1
     source_of_number = tf.boolean_mask(flat, changes)

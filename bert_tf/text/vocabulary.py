@@ -1,6 +1,6 @@
 """The vocabulary: one token per line; the line number is the id.
 
-TensorFlow is imported only to write files and to read remote ones, so worker
+Only writing files and reading remote files imports TensorFlow, so worker
 processes start at once.
 """
 
@@ -27,13 +27,11 @@ CLS = "[CLS]"
 SEP = "[SEP]"
 MASK = "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
-# Without [PAD], id 0 pads; only pretraining needs [MASK]. So both are optional.
+# [PAD] and [MASK] are optional: id 0 can pad; only pretraining needs [MASK].
 _REQUIRED = (UNK, CLS, SEP)
 
-# Prefix of a token that continues a word.
 CONTINUATION = "##"
 
-# The file in a model directory with the tokenizer's settings.
 _TOKENIZER_FILE = "tokenizer.json"
 ADDED_TOKEN_FLAGS = ("special", "normalized", "single_word", "lstrip", "rstrip")
 ADDED_TOKENS = stored_files.list_of(
@@ -44,9 +42,9 @@ ADDED_TOKENS = stored_files.list_of(
 )
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# TensorFlow Text's operator rejects longer tokens; "##" does not count.
+# TensorFlow Text rejects tokens with more bytes, not counting a prefix "##".
 _MAX_TOKEN_BYTES = 256
-# Most tokens match this pattern, so they need no slower check.
+# Most tokens match this pattern, so only few tokens need a slower check.
 _PLAIN = re.compile(r"[!-~]{1,99}")
 
 
@@ -55,21 +53,21 @@ class Vocabulary:
 
     Source: load_vocab (tokenization.py:121-133 of the original). As in the
     original, an empty line takes up an id, and a repeated token has the id of
-    its last line. No text gets the ids of earlier or of empty lines. White
-    space at the ends of a token, which the original strips, is an error.
+    its last line. No text gets the id of an earlier line or of an empty line.
+    White space at the ends of a token, which the original strips, is an error.
 
     Attributes:
-      tokens: The lines; the position is the id.
+      tokens: The lines; the index of a line is its token's id.
       token_ids: The ids of the rows that have a token, ascending.
       added_tokens: Tokens added in transformers, as `added_token` returns them.
-        `tokens` has these, too, with "" for a token that no line can hold.
-      source: Origin of the tokens for errors: a path or "the vocabulary".
+        `tokens` has these tokens, too, or "" if a line cannot hold the token.
+      source: Origin of the tokens for errors, a path or "the vocabulary".
       pad_id: The id of [PAD], or 0, as in the original.
       unk_id: The id of [UNK]; `cls_id`, `sep_id`, `mask_id` likewise.
 
     Raises:
       UserError: If [UNK], [CLS] or [SEP] is missing, if a token has white
-        space at its ends, or if the row of an added token has another token.
+        space at its ends, or if another token has the id of an added token.
         The message counts lines from 1.
     """
 
@@ -134,7 +132,7 @@ class Vocabulary:
         """Returns the id of a token.
 
         Raises:
-          UserError: If the vocabulary does not contain it.
+          UserError: If the vocabulary does not contain the token.
         """
         try:
             return self._ids[token]
@@ -171,7 +169,7 @@ class Vocabulary:
         """Returns a note if a model's table has more rows than the vocabulary.
 
         Raises:
-          UserError: If a token has no row.
+          UserError: If the table has too few rows for the vocabulary.
         """
         if self.token_ids[-1] >= vocab_size:
             raise UserError(
@@ -189,8 +187,8 @@ class Vocabulary:
     def warn_of_size(self, vocab_size: int) -> None:
         """Checks the size of a vocabulary that a flag names; see `check_size`.
 
-        The original checks nothing. A table may be padded, as NVIDIA's are to
-        30528 rows, so a short vocabulary is no error.
+        A table may be padded, as NVIDIA's tables are to 30528 rows, so a short
+        vocabulary only logs a warning. The original does not check sizes.
         """
         for note in self.check_size(vocab_size):
             logging.warning(
@@ -207,11 +205,11 @@ def added_token(
 
     Args:
       id: The token's id.
-      is_wordpiece: Whether WordPiece may produce this token, too.
-      values: As in Hugging Face's tokenizer.json: `content`, and any of the
-        flags `special`, `normalized` (matched in normalized text),
-        `single_word` (not inside words), `lstrip` and `rstrip` (with the white
-        space before and after it).
+      is_wordpiece: Whether WordPiece may also produce this token.
+      values: `content` and flags, as in Hugging Face's tokenizer.json. Flags
+        are `special`, `normalized` (match in normalized text), `single_word`
+        (no match inside words), and `lstrip` and `rstrip` (a match includes
+        the white space before and after it).
     """
     row = {"id": id, "content": values["content"], "is_wordpiece": is_wordpiece}
     return row | {x: bool(values.get(x)) for x in ADDED_TOKEN_FLAGS}
@@ -223,7 +221,7 @@ def _read_added_tokens(path: str) -> Sequence[Mapping[str, Any]]:
     if not stored_files.exists(path):
         return ()
     contents = files.read_small(path)
-    # Ignore a file of another library: only ours has a `vocabulary_hash`.
+    # Ignore the tokenizer.json of another library: it has no `vocabulary_hash`.
     if b'"vocabulary_hash"' not in contents or b'"added' not in contents:
         return ()
     settings = stored_files.parse_json(contents, path)
@@ -299,7 +297,7 @@ def _check_token(token: str, where: str) -> None:
     stripped = token.strip()
     if stripped == token:
         return
-    # Allow non-ASCII white space alone, such as U+2028 in bert-base-chinese. No
+    # Allow a token of non-ASCII white space (U+2028 in bert-base-chinese). No
     # text matches it, but without its line all later tokens would change ids.
     visible = stripped.removeprefix(CONTINUATION)
     if visible or token.removeprefix(CONTINUATION).isascii():

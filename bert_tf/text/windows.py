@@ -1,6 +1,6 @@
 """Sliding windows over texts that are too long for one row.
 
-Called eagerly to featurize, and in the graph by exported models.
+Featurizing calls `cut` eagerly; exported models call it in the graph.
 
 Shapes:
   N: number of texts or pairs.
@@ -19,7 +19,7 @@ class Windows(NamedTuple):
     """The windows of texts.
 
     Attributes:
-      segments: The tokens of each window; R of `packing.Segments` is W here.
+      segments: The tokens of each window; `packing.Segments` with R = W.
       texts: <int64>[W], ascending, the index of each window's text.
       lost: <int32>[N], the number of tokens that are in no window.
     """
@@ -40,32 +40,32 @@ def cut(
     0 to 5, 4 to 9 and 8 to 11.
 
     In a pair, the longer text is cut (B if both are equally long), and each of
-    its windows is paired with the whole other text. If the other text takes
-    more than half of the room, its end is lost, as in `packing.truncate`.
+    its windows is paired with the whole shorter text. A shorter text that takes
+    more than half of the room loses its end, as in `packing.truncate`.
 
     Args:
       tokens: One or two ragged <int32>[N, None], as for
         `packing.find_segments`.
       max_seq_length: Maximum tokens of a window, special tokens included.
-      doc_stride: Distance between the starts of windows. If this would
-        skip tokens, the next window starts right after the previous one.
+      doc_stride: Distance between the starts of windows. If windows have fewer
+        tokens than `doc_stride`, each starts right after the previous window.
     """
     whole_texts, _ = packing.find_segments(tokens)
     length_a = whole_texts[0][1]
     length_b = whole_texts[1][1] if len(tokens) > 1 else tf.zeros_like(length_a)
-    # If [CLS] and the [SEP]s leave no room, `packing` raises an error later.
+    # If special tokens leave no room, `packing` raises an error later.
     room = max_seq_length - 2 - tf.cast(length_b > 0, tf.int32)
     room = tf.maximum(room, 1)
     kept_a, kept_b = packing.truncate([length_a, length_b], room)
     cuts_b = length_b >= length_a
-    # One segment is cut: `shown` of its tokens fit into a window.
+    # `shown` tokens of the segment that is cut fit into a window.
     shown = tf.where(cuts_b, kept_b, kept_a)
     whole = tf.where(cuts_b, length_b, length_a)
-    # The inner min only keeps huge strides within int32; no window changes.
+    # A huge `doc_stride` would overflow int32, so limit it; no window changes.
     stride = tf.maximum(tf.minimum(shown, min(doc_stride, max_seq_length)), 1)
     counts = 1 - (shown - whole) // stride
     firsts = tf.cumsum(counts, exclusive=True)
-    # Mark each text's first window: tf.repeat would take twice the time.
+    # Marking each text's first window takes half the time of tf.repeat.
     begun = tf.math.unsorted_segment_sum(
         tf.ones_like(firsts), firsts, tf.reduce_sum(counts)
     )

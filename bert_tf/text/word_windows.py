@@ -1,13 +1,13 @@
 """Cuts the words of texts into windows.
 
 Each window begins with a whole word, and each word is tagged in the window
-where it has the most context. Called eagerly to featurize, and in the graph by
-exported models.
+where it has the most context. Featurizing calls `cut` eagerly; exported models
+call it in the graph.
 
 Shapes:
   B: number of texts.
-  W: words of all texts.
-  V: words with tokens.
+  W: number of words in all texts.
+  V: number of words with tokens.
   R: number of windows.
 """
 
@@ -21,8 +21,8 @@ class Windows:
     """The tokens of windows, and where words are in them.
 
     Attributes:
-      tokens: Ragged <int32>[R, None], token ids. Texts without tokens have an
-        empty window, so that the model has a row to compute.
+      tokens: Ragged <int32>[R, None], token ids. A text without tokens gets an
+        empty window, so that a batch always has a row.
       rows: <int32>[W], the window in which each word is tagged, -1 for none.
       places: <int32>[W], the index of a word's first token in its window or -1.
     """
@@ -39,8 +39,8 @@ class _Words:
     Attributes:
       texts: <int64>[V], ascending, the index of each word's text.
       begins: <int64>[V], the index of a word's first token among all tokens.
-      ends: <int64>[V], the end of the word's window, exclusive.
-      is_last: <bool>[V], whether that window reaches the end of the text.
+      ends: <int64>[V], the exclusive end of the window that begins with a word.
+      is_last: <bool>[V], whether this window reaches the end of the text.
     """
 
     texts: tf.Tensor
@@ -68,9 +68,8 @@ def cut(
     """Cuts the words of texts into windows.
 
     Five words of 2 tokens with `room` 6 and `stride` 4 give windows of tokens 0
-    to 5 and 4 to 9. The third word begins with token 4, which has 1 token after
-    it in the first window, but no token before it in the second. So its window
-    is the first: `rows` is 0 0 0 1 1, and `places` is 0 2 4 2 4.
+    to 5 and 4 to 9. Only the first window has tokens on both sides of token 4,
+    where the third word begins. So `rows` is 0 0 0 1 1, `places` is 0 2 4 2 4.
 
     Args:
       tokens: Ragged <int32>[W, None], the token ids of each word.
@@ -78,7 +77,7 @@ def cut(
       num_texts: <int64>, B.
       room: The maximum number of tokens in a window.
       stride: The maximum distance in tokens between the starts of two windows.
-        None means one window per text; words after it are in no window.
+        None means one window per text; all later words are in no window.
     """
     lengths = tokens.row_lengths()
     numbers = tf.where(lengths > 0)  # <int64>[V, 1]
@@ -109,13 +108,13 @@ def cut(
 def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
     """Returns <int64>[R], ascending, the first word of each window.
 
-    The start of a window depends on the start of the previous window. So
-    `following[i]` is computed for each word i: if word i began a window, word
-    `following[i]` would begin the next window. Steps of 1, 2, 4, ... windows
-    from a text's first word then find all words that begin windows.
+    The start of a window depends on the start of the previous window. So for
+    every word i, compute the word `following[i]` that would begin the next
+    window if word i began a window. Steps of 1, 2, 4 and more windows from a
+    text's first word then find all words that begin windows.
     """
     count = tf.size(words.texts, tf.int64)
-    # The value `count` means that no window follows.
+    # In `following`, the value `count` means that no window follows.
     following = tf.fill([count + 1], count)
     if stride is not None:
         after = tf.searchsorted(
@@ -124,7 +123,7 @@ def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
             side="right",
             out_type=tf.int64,
         )
-        # A word may have more tokens than the stride: advance by one word.
+        # Advance by a word or more, even if a word is longer than the stride.
         after = tf.maximum(after - 1, tf.range(count) + 1)
         texts = tf.concat([words.texts, [-1]], 0)
         is_end = words.is_last | (tf.gather(texts, after) != words.texts)
@@ -133,7 +132,7 @@ def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
     is_first = tf.concat(
         [[True], words.texts[1:] != words.texts[:-1], [False]], 0
     )
-    # Without words, `is_first` is [True, False]: the slice drops the True.
+    # Without words, `is_first` is [True, False]; the slice drops the True.
     reached = tf.cast(is_first[-tf.size(following) :], tf.int32)
 
     def step(reached, following):
@@ -161,7 +160,7 @@ def _most_context(words: _Words, windows: _Words) -> tf.Tensor:
     left = begins - tf.gather(windows.begins, window)
     right = tf.gather(windows.ends, window) - 1 - begins
     lengths = tf.gather(windows.ends - windows.begins, window)
-    # Compute as the original does, so that ties occur between the same windows.
+    # This is the original's formula; any other might break ties differently.
     score = tf.cast(tf.minimum(left, right), tf.float64)
     score += 0.01 * tf.cast(lengths, tf.float64)
     best = tf.math.unsorted_segment_max(score, word, count)

@@ -1,13 +1,13 @@
 """Word splitting of raw text with offsets, in Python and in the graph.
 
-Words are cut as in tagged corpora. `split_words` defines the rules;
+Words are split as in tagged corpora. `split_words` defines the rules;
 `split_words_in_graph` computes the same words with TensorFlow operators.
 
 Shapes:
   B: number of texts.
-  N: characters of all texts, without white space.
-  C: chunks of all texts. A chunk is a run of characters between white space,
-    or a single Chinese character.
+  N: number of characters in all texts, without white space.
+  C: number of chunks in all texts. A chunk is a run of characters between white
+    space, or a single Chinese character.
 """
 
 import dataclasses
@@ -22,11 +22,11 @@ import tensorflow as tf
 
 from bert_tf.text import normalizer
 
-# Chinese characters, as the inside of a character class for `re`.
+# Matches Chinese characters, inside a character class for `re`.
 _CJK = "".join(f"{chr(a)}-{chr(b)}" for a, b in normalizer.CJK_RANGES)
 _LETTER = r"[^\W\d_]"
 _CHUNKS = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
-# "U.S." and the "W." of a name keep their full stops.
+# Abbreviations such as "U.S." and initials such as "W." keep their full stops.
 _ABBREVIATION = re.compile(rf"(?:{_LETTER}\.){{2,}}|[A-Z]\.")
 # "@name" and "#topic" are single words, as in corpora of social media.
 _HANDLE = re.compile(r"[@#]\w")
@@ -46,9 +46,9 @@ def split_words(text: str) -> list[Word]:
     """Returns the words of a text, in order.
 
     White space separates words. Each punctuation character at either end of a
-    run between spaces is a word of its own, and so is each Chinese character.
-    Punctuation inside words stays, as in "Coca-Cola" and "3.5", as do handles
-    and abbreviations: "(The U.S., @bob!)" gives ( The U.S. , @bob ! ).
+    word is split off as a word, and each Chinese character is a word, too.
+    Punctuation stays inside words ("Coca-Cola", "3.5") and in handles and
+    abbreviations. "(The U.S., @bob!)" gives ( The U.S. , @bob ! ).
     """
     words = []
     for match in _CHUNKS.finditer(text):
@@ -109,10 +109,10 @@ class _Characters:
       codes: <int32>[N], code points.
       rows: <int64>[N], the index of each character's text.
       places: <int32>[N], the index of each character in its text.
-      is_cjk: <bool>[N], Chinese characters; the next three are <bool>[N], too.
-      is_punctuation: Characters that are split off at the ends of chunks.
-      is_word: Characters that make "@" and "#" before them a handle.
-      is_letter: Letters, which abbreviations such as "U.S." consist of.
+      is_cjk: <bool>[N], whether each character is Chinese.
+      is_punctuation: <bool>[N], whether a character is stripped from the ends.
+      is_word: <bool>[N], whether "@" before each character begins a handle.
+      is_letter: <bool>[N], whether each character is a letter, as in "U.S.".
     """
 
     codes: tf.Tensor
@@ -135,8 +135,7 @@ def split_words_in_graph(text: tf.Tensor) -> Words:
     characters = _read_characters(text)
     chunks, is_first = _find_chunks(characters)
     starts, ends = _trim_chunks(characters, chunks, is_first)
-    # The characters of a trimmed chunk form one word; every other character is
-    # a word of its own.
+    # A trimmed chunk is a word, and so is each stripped punctuation mark.
     index = tf.range(tf.size(chunks))
     start, end = tf.gather(starts, chunks), tf.gather(ends, chunks)
     begins_word = (index <= start) | (index >= end)
@@ -193,12 +192,12 @@ def _trim_chunks(
     """Strips punctuation off both ends of each chunk.
 
     Returns starts and ends <int32>[C], indices of characters. Start and end are
-    equal where nothing remains.
+    equal if a chunk has only punctuation.
     """
     count = tf.reduce_sum(tf.cast(is_first, tf.int32))
     index = tf.range(tf.size(chunks))
     codes, is_solid = characters.codes, ~characters.is_punctuation
-    # "@" and "#" begin a handle only before a character of the same chunk.
+    # "@" before white space or a Chinese character begins no handle ("@bob").
     is_handle = (
         ((codes == ord("@")) | (codes == ord("#")))
         & _next(characters.is_word, False)
@@ -213,8 +212,8 @@ def _trim_chunks(
         tf.where(is_solid, index, -1), chunks, count
     )
     ends = tf.maximum(last_solid + 1, starts)
-    # An abbreviation ends with a letter and one full stop. This full stop was
-    # stripped, so `ends` is its index: test the characters up to `ends`.
+    # The final full stop of an abbreviation has been stripped and is now at the
+    # index `ends`, so test the characters up to and including `ends`.
     place = index - tf.gather(starts, chunks)
     is_candidate = (place >= 0) & (index <= tf.gather(ends, chunks))
     fits = tf.where(place % 2 == 0, characters.is_letter, codes == ord("."))

@@ -1,9 +1,9 @@
 """Writes, restores and removes training checkpoints, synchronously or not.
 
-A checkpoint is a TF1 checkpoint, as in the original, and a JSON file. The files
-are `model.ckpt-<step>.index`, `.data-00000-of-00001` and, written last,
-`.json`, which has the run's identity, state that is no tensor, and hashes of
-the other two. For other programs, a file `checkpoint` names the newest prefix.
+A checkpoint is a TF1 checkpoint, as in the original, and a JSON file. The TF1
+files are `model.ckpt-<step>.index` and `.data-00000-of-00001`. The JSON file is
+written last and has the run's identity, all state except tensors, and hashes of
+the TF1 files. A file `checkpoint` names the newest prefix for other programs.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _LEFTOVER = re.compile(r"model\.ckpt-\d+\..*\.tmp-")
 _READ_ERRORS = (UserError, OSError, tf.errors.OpError)
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
-# Niceness of the thread that writes: next to a busy thread it gets a tenth of a
-# core. With 19, the maximum, it would get a hundredth: too slow for big models.
+# Beside a busy thread, a writing thread with this niceness gets a tenth of a
+# core. Niceness 19 would leave only a hundredth, too slow for big models.
 _NICENESS = 10
 
-# Tensors by name, and metadata; see `CheckpointStore.save`.
+# The arguments `tensors` and `metadata` of `CheckpointStore.save`.
 State = tuple[Mapping[str, tf.Tensor], Mapping[str, Any]]
 
 
@@ -49,9 +49,9 @@ class Checkpoint:
     Attributes:
       step: Steps done.
       prefix: The path without the suffixes of the files.
-      tensors: Name to value, in the original's names.
-      metadata: The JSON of `save`; empty if another program wrote it.
-      sha256: Hashes of the files; empty if another program wrote them.
+      tensors: The values, by the original's names.
+      metadata: The `metadata` of `save`; empty for another program's files.
+      sha256: Hashes of the files; empty for another program's files.
     """
 
     step: int
@@ -71,7 +71,7 @@ class CheckpointStore:
     """The checkpoints in an output directory.
 
     Args:
-      writable: Whether this process may write there, or only reads.
+      writable: Whether this process may write to the folder, or only reads it.
     """
 
     def __init__(self, folder: str, keep_max: int = 5, writable: bool = True):
@@ -91,7 +91,7 @@ class CheckpointStore:
         logged and the earlier checkpoints stay.
 
         Returns:
-          True if the checkpoint was written, or if another worker writes it.
+          True if the checkpoint was written, or if this process never writes.
         """
         if not self.writable:
             return True
@@ -104,7 +104,7 @@ class CheckpointStore:
             files.write_json(_sidecar(prefix), written)
             self._write_state_file()
         except _WRITE_ERRORS as error:
-            # Remove incomplete files, but keep a complete earlier checkpoint.
+            # Remove incomplete files, unless the step already had a checkpoint.
             if earlier is not None and step not in earlier:
                 with _log_failure("The incomplete files could not be removed"):
                     self._remove(step)
@@ -176,7 +176,7 @@ class CheckpointStore:
         return os.path.join(self.folder, f"model.ckpt-{step}")
 
     def _list(self) -> list[str]:
-        # Catch the error: the chief may remove the folder after any check.
+        # The chief may remove the folder at any time, so do not check it first.
         try:
             return tf.io.gfile.listdir(self.folder)
         except tf.errors.NotFoundError:
@@ -222,7 +222,7 @@ class CheckpointStore:
         ]
         state = checkpoint_state_pb2.CheckpointState(
             model_checkpoint_path=names[0],
-            # List the oldest first, as TensorFlow does.
+            # TensorFlow also lists the oldest checkpoint first.
             all_model_checkpoint_paths=reversed(names),
         )
         files.write_text(os.path.join(self.folder, "checkpoint"), str(state))
@@ -238,12 +238,12 @@ class CheckpointStore:
 class AsyncCheckpoints:
     """Writes checkpoints in a background thread, one at a time.
 
-    The thread calls `CheckpointStore.save`, so a process that is killed during
-    a write leaves only files that a synchronous write could leave, too.
+    The thread calls `CheckpointStore.save`, so killing the process during a
+    write does no more harm than during a synchronous write.
 
     Args:
-      store: The checkpoints. If it is not writable, as on workers other than
-        the chief, nothing is written.
+      store: The checkpoints. If `store.writable` is false, as on all workers
+        except the chief, nothing is written.
       read_state: Returns the current state, as tensors that do not change
         when training continues (`training_state.snapshot`).
       step: The step of the checkpoint that the run resumed from.
@@ -328,6 +328,6 @@ def _lower_priority() -> None:
     if hasattr(os, "setpriority"):
         # On Linux, priorities are per thread, so only this thread slows down.
         thread = threading.get_native_id()
-        # A process may not lower its niceness, so keep a higher value.
+        # A process may only raise its niceness, so keep a higher niceness.
         niceness = max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
         os.setpriority(os.PRIO_PROCESS, thread, niceness)

@@ -1,10 +1,10 @@
 """The losses of pretraining and of tasks, as sums and their normalization.
 
 A step may be split over replicas and micro-batches with different numbers of
-masked tokens, so no part may divide by its own count. Every part computes
-sums, and all parts divide by the counts of the whole step. Sums of 2 over 2
-tokens and 12 over 6 tokens give (2 + 12) / 8 = 1.75, not (1 + 2) / 2. Blank
-rows, which only fill up a share (bert_tf/distribute/batches.py), do not count.
+masked tokens, so no part may divide by its own number of tokens. Every part
+computes sums, and all parts divide by the counts of the whole step. Sums of 2
+over 2 tokens and 12 over 6 tokens give (2 + 12) / 8 = 1.75, not (1 + 2) / 2.
+Blank rows (bert_tf/distribute/batches.py) add nothing to sums or counts.
 
 Shapes:
   B: batch size.
@@ -24,20 +24,20 @@ from bert_tf.distribute import batches as batches_lib
 from bert_tf.modeling import layouts
 from bert_tf.tasks.task import Task
 
-# Keeps a step without any masked token from dividing by zero
+# Avoids dividing by zero in a step without any masked token
 # (run_pretraining.py:277-280 of the original).
 _NO_WEIGHT = 1e-5
 
-# Features for losses that read several rows: each row's equal share of the
-# step's loss, and the gradient of that loss by the row's coupled output.
+# If the loss of a row reads other rows, each row gets two more features: an
+# equal share of the step's loss, and that loss's gradient by the row's output.
 COUPLED_LOSS = "coupled_loss"
 SLOPES = "slopes"
 
 
 def overwrites_logits() -> bool:
     """Returns whether the masked-LM loss reuses the memory of the logits."""
-    # GPUs and TPUs use `compared_cross_entropy`, which keeps the logits. There
-    # it is fused and deterministic, unlike the kernel that overwrites them.
+    # GPUs and TPUs use `compared_cross_entropy`: it keeps the logits, but it is
+    # fused and deterministic there, unlike the kernel that overwrites logits.
     return not any(map(tf.config.list_logical_devices, ("GPU", "TPU")))
 
 
@@ -47,8 +47,8 @@ def compared_cross_entropy(
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, None]]]:
     """Returns the loss of each label, found by comparison.
 
-    The gradient of a gather would scatter one number per row into zeros as
-    large as the logits.
+    A gather of the label's logit would be slow: its gradient scatters one
+    number per row into zeros as large as the logits.
 
     Args:
       logits: <float32>[..., V].
@@ -57,7 +57,7 @@ def compared_cross_entropy(
     Returns:
       <float32>[...].
     """
-    # int64, as a GPU would compare int32 on its host unless XLA compiles it.
+    # Use int64: without XLA, a GPU would compare int32 values on its host.
     ids = tf.range(logits.shape[-1], dtype=tf.int64)
     is_label = ids == tf.cast(labels, tf.int64)[..., tf.newaxis]
     total = tf.reduce_logsumexp(logits, axis=-1, keepdims=True)
@@ -95,13 +95,13 @@ def masked_lm_sums(
     Args:
       logits: <float32>[B, P, V].
       labels: <int32>[B, P], the ids of the masked tokens.
-      weights: <float32>[B, P], 0 where there is no prediction.
+      weights: <float32>[B, P], 0 at unused positions.
 
     Returns:
       `masked_lm_sum` and `masked_lm_correct`, both <float32>[].
     """
     correct = _are_correct(logits, labels)
-    # Nothing reads the logits after this, so the loss may overwrite them.
+    # The loss may overwrite the logits, so compute `correct` before the loss.
     with tf.control_dependencies([correct]):
         losses = _cross_entropy(logits, labels)
     return {
@@ -118,7 +118,7 @@ def next_sentence_sums(
     Args:
       logits: <float32>[B, 2].
       labels: <int32>[B, 1] or [B]; 0 is the next sentence, 1 a random one.
-      weights: <float32>[B], 0 for rows that do not count.
+      weights: <float32>[B], 0 for blank rows.
 
     Returns:
       `next_sentence_sum` and `next_sentence_correct`, both <float32>[].
@@ -142,7 +142,7 @@ def model_inputs(
 
     Args:
       names: `Objective.inputs`.
-      rows: Features, with `layouts.INPUTS` if padding is left out.
+      rows: The features of rows; `layouts.INPUTS` too if padding is left out.
     """
     tokens = [name for name in layouts.INPUTS if name in rows]
     return {name: rows[name] for name in (*names, *tokens)}
@@ -156,8 +156,8 @@ class Objective(abc.ABC):
       sums: Names of the values that `compute_sums` returns.
       metrics: Names of the values that `normalize` returns, `loss` included.
       variables: Name to variable, for trained variables outside of the model.
-      coupled: The output that the loss of a row also reads from other rows, as
-        with in-batch negatives; or None.
+      coupled: The name of an output that each row's loss reads from all rows,
+        as with in-batch negatives; or None.
     """
 
     inputs: tuple[str, ...]
@@ -174,7 +174,7 @@ class Objective(abc.ABC):
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
         """Returns <float32>[...], the divisors for the sums of these rows.
 
-        Blank rows (bert_tf/distribute/batches.py) do not count.
+        Blank rows (bert_tf/distribute/batches.py) add nothing to the divisors.
         """
 
     @abc.abstractmethod
@@ -263,7 +263,7 @@ def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
 def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Multiplies weights <float32>[B, ...] by weights of rows <float32>[B].
 
-    `rows` may also have further axes of `weights`.
+    `rows` may also be <float32>[B, ...], with the first axes of `weights`.
     """
     for _ in range(weights.shape.rank - rows.shape.rank):
         rows = rows[..., tf.newaxis]
@@ -275,8 +275,8 @@ class TaskObjective(Objective):
 
     Args:
       task: The task.
-      sample_weight: A weight for each row that `compute_sums` gets, or for each
-        label of these rows, <float32>[B, ...]. `count` ignores the weights.
+      sample_weight: <float32>[B, ...], a weight for each row or each label, by
+        which `compute_sums` multiplies losses. `count` ignores the weights.
     """
 
     inputs = ("input_ids", "input_mask", "segment_ids")
@@ -295,7 +295,7 @@ class TaskObjective(Objective):
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         if COUPLED_LOSS in rows:
-            # `product` cancels out; only its gradient, SLOPES, remains.
+            # `product` adds 0 to the loss, and SLOPES to the gradient.
             product = tf.reduce_sum(outputs[self.coupled] * rows[SLOPES])
             value = tf.reduce_sum(rows[COUPLED_LOSS])
             return {"loss_sum": value + product - tf.stop_gradient(product)}

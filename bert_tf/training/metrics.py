@@ -14,9 +14,9 @@ from bert_tf.io import files
 
 METRICS_FILE = "train_metrics.jsonl"
 SUMMARY_FOLDER = "summaries"
-# Prefix of the names of scores on held-out records during training.
+# Scores on held-out records during training have names with this prefix.
 HELD_OUT = "held_out_"
-# The formats of metrics in a line of the log, in the order of the line.
+# A line of the log has these metrics, in this order and in these formats.
 _FORMS = {
     "loss": "loss {:.3f}",
     "masked_lm_accuracy": "masked LM {:.1%}",
@@ -32,8 +32,8 @@ _FORMS = {
 class Means:
     """Means of metrics over several steps, for one line of the log.
 
-    Metrics of one step are noisy: masked-LM accuracy is over a few hundred
-    tokens. Values without sums, such as the learning rate, are the last step's.
+    Metrics of one step are noisy, as a step has few masked tokens. Metrics
+    without sums, such as the learning rate, are from the last step.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class MetricsLog:
 
     Args:
       start_step: Steps done before. Lines of later steps, which a killed run
-        may have left, are removed, because these steps run again.
+        may have left, are removed, because later steps run again.
     """
 
     def __init__(self, output_dir: str, start_step: int = 0) -> None:
@@ -125,12 +125,12 @@ def read(path: str) -> list[dict[str, Any]]:
     """Reads the complete lines of a metrics file.
 
     Raises:
-      UserError: If a line is no JSON object with a `step`.
+      UserError: If a line is not a JSON object with a `step`.
     """
     if not tf.io.gfile.exists(path):
         return []
     lines = files.read_bytes(path).split(b"\n")
-    # Drop what follows the last \n: a killed run may have left part of a line.
+    # A killed run may have left part of a line after the last \n: drop it.
     lines.pop()
     rows = []
     for number, line in enumerate(lines, start=1):

@@ -25,11 +25,11 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 
-# Variables with one of these in their name are not decayed, and LAMB does not
-# scale their update (optimization.py:59-66 of the original).
+# A variable with one of these in its name is not decayed, and LAMB does not
+# scale its update (optimization.py:59-66 of the original).
 EXCLUDED_FROM_DECAY = ("LayerNorm", "layer_norm", "bias")
 _DECAY_SHARE = 0.2
-# The name of `guarded_update`'s function, by which `xla` finds it in a graph.
+# `xla` finds the compiled updates of weights in a graph by this name.
 COMPILED_NAME = "update_of_weight"
 
 
@@ -37,18 +37,19 @@ COMPILED_NAME = "update_of_weight"
 class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     """The original's learning rate: linear warm-up, then linear decay to 0.
 
-    The decay runs from step 0, so the rate drops when the warm-up ends. With a
-    warm-up of 100 of 1,000 steps, it is 0.99, 0.9 and 0 times `learning_rate`
-    at the steps 99, 100 and 1,000. Source: optimization.py:29-54.
+    The decay begins at step 0, so the rate drops when the warm-up ends. With a
+    warm-up of 100 of 1,000 steps, the rate at the steps 99, 100 and 1,000 is
+    `learning_rate` times 0.99, 0.9 and 0.
+    Source: optimization.py:29-54.
 
     Args:
       learning_rate: The rate at which the warm-up ends.
       num_train_steps: The step at which the rate reaches 0.
       num_warmup_steps: Steps of the warm-up.
       first_step: The step at which the schedule begins, for the second phase of
-        a run. The other arguments count steps from this step.
-      num_decay_steps: How many steps at the end decay the rate, which is
-        constant before. None means all steps.
+        a run. All other arguments count steps from `first_step`.
+      num_decay_steps: The rate decays in this number of steps at the end, and
+        is constant before. None means all steps.
 
     Call arguments:
       step: <int64>[], updates done before this one.
@@ -104,10 +105,10 @@ class UpdateRule:
     Attributes:
       beta_1: Decay rate of m.
       beta_2: Decay rate of v.
-      epsilon: Added to the square root.
-      weight_decay_rate: The factor of the weight in its own update.
-      bias_correction: Whether c1 and c2 correct m and v for starting at 0.
-      trust_ratio: Whether the update is scaled to the norm of the weight.
+      epsilon: Added to the square root of v.
+      weight_decay_rate: The factor `decay` of the weight.
+      bias_correction: Whether c1 and c2 correct the bias of m and v toward 0.
+      trust_ratio: Whether the update is multiplied by |weight| / |u|.
     """
 
     beta_1: float = 0.9
@@ -152,7 +153,7 @@ def update(
     mean, mean_square = m, v
     if rule.bias_correction:
         count = tf.cast(step, tf.float32) + 1.0
-        # Use expm1: 1 - 0.999 has only four correct digits in float32.
+        # In float32, 1 - 0.999 has only four correct digits, so use expm1.
         mean = m / -tf.math.expm1(count * math.log(rule.beta_1))
         mean_square = v / -tf.math.expm1(count * math.log(rule.beta_2))
     change = mean / (tf.sqrt(mean_square) + rule.epsilon)
@@ -171,15 +172,15 @@ def update(
 def guarded_update(rule: UpdateRule, jit: bool = True):
     """Returns a function that clips, unscales and applies a gradient.
 
-    Clipping, unscaling and skipping a step with an infinite gradient would each
-    cost a pass over all gradients if they were separate operations.
+    Separate operations to clip and unscale gradients, and to skip infinite
+    gradients, would each take a pass over all gradients.
 
     Args:
       rule: The constants.
       jit: Whether XLA fuses the update into one pass over memory.
     """
 
-    # Weights have many shapes, which reduce_retracing would drop.
+    # With reduce_retracing, TensorFlow would drop the shapes of the weights.
     @tf.function(
         jit_compile=jit or None, autograph=False, reduce_retracing=False
     )
@@ -205,7 +206,7 @@ def _shared_update(rule: UpdateRule, dtype: tf.DType):
     """
     gradient, rate = (tf.TensorSpec(shape, dtype) for shape in (None, []))
 
-    # If TensorFlow inlined the calls, optimizing all copies would take long.
+    # Without _noinline, TensorFlow would slowly optimize a copy per weight.
     @tf.function(
         input_signature=[
             [tf.TensorSpec([], tf.resource)] * 3,
@@ -230,8 +231,8 @@ def _shared_update(rule: UpdateRule, dtype: tf.DType):
 def assign_on_replica(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
     """Assigns this replica's copy of a variable.
 
-    Outside of a strategy, assigns the variable itself. Copies stay equal if all
-    replicas assign equal values; `variable.assign` would raise an error.
+    Outside of a strategy, assigns the variable itself. All replicas must assign
+    equal values. In replica context, `variable.assign` would raise an error.
     """
     return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
@@ -245,7 +246,7 @@ def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:
     """
     if clip_norm is None:
         return tf.ones_like(norm)
-    # Compute like tf.clip_by_global_norm, so that the rounding is equal.
+    # Use the formula of tf.clip_by_global_norm, so that results round equally.
     return clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm)
 
 
@@ -254,12 +255,12 @@ class BertOptimizer(keras.optimizers.Optimizer):
     """An optimizer with the `UpdateRule` at the top of this file.
 
     Works with `compile` and `fit` like any Keras optimizer. The training step
-    calls `update_weight` instead, an equal update in one pass over memory.
+    calls `update_weight` instead, which needs only one pass over memory.
 
     Args:
-      learning_rate: A number, or a schedule called with the updates done.
+      learning_rate: A number, or a schedule of the number of updates done.
       beta_1 to trust_ratio: See `UpdateRule`.
-      exclude_from_decay: Patterns of names of variables that are not decayed.
+      exclude_from_decay: Regular expressions; matching variables do not decay.
       global_clipnorm: Maximum global norm of the gradients, or None.
       name: The optimizer's name.
       **kwargs: As for `keras.optimizers.Optimizer`.
@@ -345,7 +346,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return tf.cast(self.learning_rate, tf.float32)
 
     def update_step(self, gradient, variable, learning_rate):
-        # Hundreds of weights repeat these operations, so keep them few.
+        # Each of hundreds of weights adds these operations, so keep them few.
         rate = tf.cast(learning_rate, variable.dtype)
         if (factor := self._rate_factor(variable)) != 1.0:
             rate *= factor
@@ -354,8 +355,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
         step = self.iterations if rule.bias_correction else tf.constant(0)
         gradient = tf.cast(gradient, variable.dtype)
         arguments = (rate, tf.cast(step, tf.int64))
-        # TensorFlow orders LAMB's products by their shapes, which a shared
-        # function does not know. So LAMB sets shapes and shares no function.
+        # The shared function has no shapes, but TensorFlow orders LAMB's
+        # products by their shapes, so LAMB does not use the shared function.
         if rule.trust_ratio or tf.executing_eagerly():
             gradient = tf.ensure_shape(gradient, variable.shape)
             old = [tf.convert_to_tensor(x) for x in targets]
@@ -371,7 +372,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
     ) -> list[tf.Operation]:
         """Updates one variable, for the training step.
 
-        Call it in replica context: each replica updates its own copy.
+        Each replica must call this method, to update its own copy.
 
         Args:
           variable: A variable that the optimizer was built with.
@@ -385,7 +386,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
           The assignments, if called in a graph.
         """
         factor = self._rate_factor(variable)
-        # A factor of 1 is skipped, which saves an operation per weight.
+        # Skipping a factor of 1 saves an operation per weight.
         if factor != 1.0:
             scalars["learning_rate"] *= factor
         targets = (variable, *self.slots(variable))
@@ -405,7 +406,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
 
 _PRESETS: dict[str, dict[str, Any]] = {
     "bert_adam": {},
-    # AdamW has this epsilon in PyTorch and Optax.
+    # PyTorch and Optax have this epsilon for AdamW, too.
     "adamw": {"bias_correction": True, "epsilon": 1e-8},
     "lamb": {"bias_correction": True, "trust_ratio": True},
 }

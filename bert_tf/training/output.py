@@ -31,7 +31,7 @@ LEARNING_CURVES_FILE = "learning_curves.png"
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
-# The panels of learning curves: metric, title, and factor of the values.
+# A panel of learning curves has a metric, a title, and a factor of the values.
 PRETRAINING = (
     ("loss", "Loss", 1),
     ("masked_lm_loss", "Masked-LM loss", 1),
@@ -49,7 +49,7 @@ _FINETUNING = (
 )
 
 _PREDICTIONS = "_predictions.jsonl"  # Follows the name of a split.
-# Files that `print_report` lists if they exist, with a description.
+# `print_report` lists each of these files that exists, with its description.
 _FILES = (
     (model_directory.MODEL_FOLDER, "the model, for every script"),
     ("eval_results.json", "scores"),
@@ -69,8 +69,8 @@ def start_over(config: Any, coordinator: Coordinator) -> None:
       coordinator: The workers; the chief removes files while all others wait.
 
     Raises:
-      UserError: If no run has registered any of the files in the folder, or if
-        one of the flags names a path that would be removed.
+      UserError: If the folder has files but no run has registered any file, or
+        if a flag names a path that would be removed.
     """
     if not (config.overwrite_output_dir and config.do_train):
         return
@@ -102,8 +102,8 @@ def describe_checkpoints(
 ) -> None:
     """Writes bert_config.json and vocab.txt next to the checkpoints.
 
-    With these files the output directory can be read and converted like the
-    original's. Existing files stay; a failure to write is logged.
+    Programs can then read and convert the output directory like a directory of
+    the original. Existing files do not change; write errors are logged.
     """
     texts = {model_directory.CONFIG_FILE: bert_config.to_json()}
     if vocabulary is not None:
@@ -135,9 +135,8 @@ def read_task(output_dir: str, step: int) -> dict[str, Any]:
 def write_results(path: str, results: Mapping[str, float | int]) -> None:
     """Writes `eval_results.txt` in the original's format, atomically.
 
-    One line "name = value" per result, sorted by name; values that are not
-    integers are written as float32, in which the original computes them
-    (run_pretraining.py:484-489).
+    Each result is a line "name = value", sorted by name. As in the original,
+    values that are not integers are float32 (run_pretraining.py:484-489).
     """
     lines = []
     for name in sorted(results):
@@ -158,7 +157,7 @@ def print_report(
     Args:
       output_dir: The output directory.
       results: Metrics by split.
-      commands: The commands, with {} for the path of the model.
+      commands: The next commands, with {} for the path of the model.
       notes: Other texts by title, shown below the scores.
     """
     texts = {}
@@ -226,7 +225,7 @@ def draw_learning_curves(
 
     Args:
       output_dir: The output directory.
-      evaluations: Results, each with a `global_step`.
+      evaluations: Results of evaluations, each with a `global_step`.
       panels: The panels to draw; None for `measured_panels`.
       title: The title of the plot.
     """
@@ -261,8 +260,8 @@ def measured_panels(
     """Returns the panels for the metrics that fine-tuning measured.
 
     Each metric of training has a panel. After two or more evaluations, each
-    evaluation metric that varies has one, too; SQuAD's count `total` does not
-    vary. If no evaluation metric varies, all of them have panels.
+    evaluation metric that varies has a panel, too, unlike SQuAD's constant
+    `total`. If no evaluation metric varies, each evaluation metric has a panel.
     """
     panels = [
         panel

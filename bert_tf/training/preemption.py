@@ -23,16 +23,16 @@ _CAUSES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 class Preemption:
     """A context that handles SIGTERM and Ctrl-C (SIGINT).
 
-    The first signal raises `Preempted` wherever the process is; files are
-    written atomically, so they stay whole. Within `deferred` the signal only
-    sets `requested`. A second signal ends the process at once.
+    The first signal raises `Preempted` at once or, within `deferred`, only sets
+    `requested`. All files stay complete, as they are written atomically. A
+    second signal ends the process at once.
 
-    Python handles signals in the main thread only; in another thread the
+    Python handles signals in the main thread only; in any other thread the
     context does nothing.
 
     Attributes:
       requested: Whether a signal was received.
-      cause: The name of that signal; "SIGTERM" if another worker received it.
+      cause: The signal's name; "SIGTERM" if another worker received the signal.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Preemption:
 
     def _handle(self, number: int, frame) -> None:
         del frame
-        # Do not log here: the signal may interrupt code that is logging.
+        # Do not log here, because the signal may interrupt a call that logs.
         self.requested = True
         self.cause = _CAUSES[signal.Signals(number)]
         for each in _CAUSES:
@@ -96,12 +96,12 @@ def prepare(
 ) -> Iterator[tuple[Devices, Preemption]]:
     """Prepares devices, handles signals and records the log in the block.
 
-    The chief registers what it writes to --output_dir, and locks it before
-    training; other workers write nothing.
+    The chief locks --output_dir for training, and registers the files that it
+    writes there; other workers write nothing.
 
     Raises:
-      UserError: If another process trains in --output_dir, if it cannot be
-        written, or if TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
+      UserError: If another process trains in --output_dir, if this folder
+        cannot be written, or if TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
     """
     keras_backend.require_tensorflow()
     packed_weights.refuse()

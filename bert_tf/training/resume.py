@@ -1,13 +1,13 @@
 """Checks which settings may change when a pretraining run resumes.
 
-A run resumes from its last checkpoint. Then
+A run resumes from its last checkpoint:
 
-- a change of vocabulary, model, seed, optimizer or task, or of the records
-  behind the same --input_file, is refused, as it is probably a mistake;
-  --allow_changed_data allows it;
-- other records under another --input_file, or with another sequence length,
-  start a new phase of the run (base_phase2.flags), which is logged;
-- every other option may change, and the change is logged.
+- A change of vocabulary, model, seed, optimizer or task, or of the records
+  behind the same --input_file, is probably a mistake, so it raises an error.
+  --allow_changed_data allows such a change.
+- Other records under another --input_file, or with another sequence length,
+  start a new phase of the run (base_phase2.flags), which is logged.
+- Every other option may change, and the change is logged.
 """
 
 import dataclasses
@@ -33,18 +33,18 @@ from bert_tf.training.checkpoints import Checkpoint
 
 _VOCABULARY = "vocabulary_hash"
 _FIXED = {"seed", "optimizer", "use_next_sentence"}
-# These keys do not affect an evaluation, so `check_model` ignores them.
+# These settings do not affect an evaluation, so `check_model` ignores them.
 _TRAINING_ONLY = {
     "attention_probs_dropout_prob",
     "hidden_dropout_prob",
     "initializer_range",
 }
-# Only this many bytes at both ends of a record file are hashed, to save time.
+# To save time, hash only this number of bytes at each end of a record file.
 _END_BYTES = 1 << 16
-# Maximum number of files that a message names.
+# A message names at most this number of files.
 _MAX_NAMED = 20
 _PHASE_FLAGS = {"input_file", "max_seq_length", "max_predictions_per_seq"}
-# Prefixes of names in messages.
+# In messages, the names of settings get these prefixes.
 _PREFIXES = {"flags": "--", "bert_config": "bert_config."}
 
 
@@ -60,7 +60,7 @@ def describe(
         "flags": dataclasses.asdict(config),
         _VOCABULARY: vocabulary_hash,
         "bert_config": bert_config.to_dict(),
-        # By name without folder, so that records may move to another folder.
+        # These names have no folder, so records may move to another folder.
         "record_files": _hash_files(record_files),
         "data_fingerprint": manifest.fingerprint if manifest else None,
     }
@@ -69,7 +69,7 @@ def describe(
 def describe_devices(devices: Devices, compiled: str = "") -> dict[str, Any]:
     """Describes the devices of a run as JSON values, for its checkpoints.
 
-    `compiled` is `TrainingStep.compiled`, once a step was run.
+    `compiled` is `TrainingStep.compiled`, after the first step.
     """
     described = {
         "the strategy": type(devices.strategy).__name__,
@@ -164,7 +164,7 @@ def check_continuation(
     refuse(
         changed, f"Cannot resume the run in {where}", config.allow_changed_data
     )
-    # Another --input_file pattern for unchanged records is no new phase.
+    # Another --input_file pattern for the same records starts no new phase.
     is_new_phase = bool(data_changes and phase)
     if is_new_phase:
         logging.warning(
@@ -184,10 +184,11 @@ def check_model(
 ) -> None:
     """Compares the model of a checkpoint with the model to evaluate.
 
-    Shapes of weights do not reveal another activation or reading direction.
+    Weights of a model with another activation or reading direction may have the
+    expected shapes, so only this check finds the difference.
 
     Raises:
-      UserError: If settings differ that affect scores; the message names them.
+      UserError: If settings that affect scores differ; the message names them.
     """
     names = before.get("bert_config", {}).keys() - _TRAINING_ONLY
     changes = _changes(before, now, "bert_config", names)
@@ -231,7 +232,7 @@ def _data_changes(before, now) -> list[str]:
         for each in (before, now)
     )
     changes = run_folder.changes(old, new)
-    # The order of files decides the examples of a step; JSON keeps the order.
+    # The order of files also decides which examples a step has, so compare it.
     if not changes and [*old] != [*new]:
         changes.append("they come in another order")
     fingerprints = before.get("data_fingerprint"), now["data_fingerprint"]

@@ -15,12 +15,12 @@ from bert_tf.errors import UserError
 def snapshot(model_variables, optimizer) -> dict[str, tf.Tensor]:
     """Returns the tensors of a checkpoint: current weights, slots and step.
 
-    The tensors do not change when training continues. On a CPU nothing is
-    copied: if a value is in use, the variable's update allocates new memory.
+    The tensors do not change when training continues. On a CPU this takes no
+    copies, as updates of variables allocate new memory for values in use.
     """
     variables = dict(model_variables)
     variables |= _slot_variables(model_variables, optimizer)
-    # Copy to the host, to save memory of the accelerator.
+    # Copies on the host save memory of the accelerator.
     with tf.device("CPU:0"):
         tensors = {name: tf.identity(v.value) for name, v in variables.items()}
         step = tf.cast(tf.identity(optimizer.iterations.value), tf.int64)
@@ -41,11 +41,11 @@ def assign(
 ) -> None:
     """Restores all weights, slots and the step from a checkpoint.
 
-    `tensors` is the result of `read`; messages name the `source`.
+    `tensors` is the result of `read`; error messages name `source`.
 
     Raises:
-      UserError: If a tensor is missing, unknown or of another shape; then
-        nothing changes.
+      UserError: If a tensor is missing, unknown or of another shape; no weight
+        changes in this case.
     """
     variables = dict(model_variables)
     _assign(
@@ -68,11 +68,11 @@ def assign_optimizer(
 
     Slots of weights that are not trained here are ignored and logged.
 
-    `state` is `StoredModel.optimizer_state`; messages name the `source`.
+    `state` is `StoredModel.optimizer_state`; messages name `source`.
 
     Raises:
-      UserError: If the state is empty or does not fit the trained weights;
-        then nothing changes.
+      UserError: If the state is empty or does not fit the trained weights; no
+        slot changes in this case.
     """
     slots = _slot_variables(model_variables, optimizer)
     tensors = Tensors.from_arrays(state)

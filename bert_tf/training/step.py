@@ -3,22 +3,22 @@
 A step is split over replicas and, within a replica, over micro-batches. The
 counts of the whole step are summed first, so that the losses of all parts add
 up to the loss of the whole step. Then gradients are summed, clipped once and
-applied once. Each replica updates its own copy of the weights, which stay
-equal. On TPUs, and on several GPUs with `--xla=on`, a replica's program
-includes the sums over replicas. Elsewhere all replicas wait for each sum.
+applied once. Each replica updates its own copy of the weights, and all copies
+stay equal. On TPUs, and on several GPUs with `--xla=on`, a replica's program
+includes the sums over replicas. On other devices, all replicas wait for sums.
 
-Where the loss of a row reads outputs of other rows, as with in-batch negatives,
-the outputs of all rows are computed first, without gradients. Then follow the
-slopes: the gradients of the loss by these outputs. From the slopes each part
-computes its own gradients, so the loss does not depend on how a step is split
-(Gao et al., 2021, https://arxiv.org/abs/2101.06983).
+If the loss of a row reads outputs of other rows, as with in-batch negatives, a
+step first computes the outputs of all rows, without gradients. The gradients of
+the loss by these outputs are the slopes. Each micro-batch computes gradients of
+weights from its slopes, so the loss does not depend on how a step is split (Gao
+et al., 2021, https://arxiv.org/abs/2101.06983).
 
-The host does not wait for results while a call runs: the loop counts on the
-host. If a step is not finite, the remaining steps of the call update nothing.
+The host does not wait for the device during a call, because it counts the steps
+itself. If a step is not finite, the remaining steps of the call update nothing.
 
 Shapes:
-  B: examples of a step, all replicas and micro-batches.
-  R: examples of a replica.
+  B: number of examples in a step, over all replicas and micro-batches.
+  R: number of examples of a replica.
 """
 
 import dataclasses
@@ -45,9 +45,9 @@ _STEP_METRICS = ("learning_rate", "grad_norm")
 _FIRST_SCALE = 2.0**15
 _STEPS_UNTIL_LARGER = 2000
 
-# Allocators raise these errors, also in XLA and CUDA. TensorFlow also raises
-# them for a full disk, and XLA for a kernel that needs more shared memory than
-# the device has, so `_OUT_OF_MEMORY` must match the message, too.
+# Allocators raise these errors, in XLA and CUDA as well. The same errors may
+# mean a full disk, or a kernel that needs more shared memory than a GPU has, so
+# the message must also match `_OUT_OF_MEMORY`.
 _MEMORY_ERRORS = (
     tf.errors.InternalError,
     tf.errors.ResourceExhaustedError,
@@ -67,8 +67,8 @@ class OutOfMemoryError(UserError):
 class LossScale:
     """Dynamic loss scaling: halves on overflow, doubles after 2,000 good steps.
 
-    Without it float16 loses small gradients (Micikevicius et al. 2018, "Mixed
-    precision training", section 3.2). Create it in the strategy's scope.
+    Small float16 gradients would underflow (Micikevicius et al. 2018, "Mixed
+    precision training", section 3.2). Create a scale in the strategy's scope.
     """
 
     def __init__(self):
@@ -122,16 +122,16 @@ class TrainingStep:
       model: A model of `bert_tf.modeling`, with any head.
       optimizer: A `BertOptimizer`, built with the variables to train; its
         `iterations` count the steps.
-      scale_loss: Whether to scale the loss against underflow, for float16. A
-        step with an overflow then counts, but changes no weight.
-      compilation: What XLA compiles; by default the chains of the model.
+      scale_loss: Whether to scale the loss against underflow, for float16. If
+        true, a step with an overflow is counted but changes no weight.
+      compilation: What XLA compiles; by default, chains of model operations.
       all_reduce_dtype: The dtype in which gradients are summed over replicas.
 
     Attributes:
       model: The model.
       optimizer: The optimizer.
       plan: How a step is split; `recover` may change it.
-      loss_scale: The `LossScale`, or None.
+      loss_scale: The `LossScale`; None without loss scaling.
       compiled: A description of what XLA compiled; empty before the first step.
     """
 
@@ -157,7 +157,7 @@ class TrainingStep:
         self._compilation.check(self._num_devices)
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
-        # If memory ran out: the flags' micro-batch, and the smaller one in use.
+        # (The flags' micro-batch size, a smaller size), set if memory runs out.
         self._halved: tuple[int, int] | None = None
         self.loss_scale = None
         with strategy.scope():
@@ -205,7 +205,7 @@ class TrainingStep:
         if self.loss_scale is not None:
             self.loss_scale.restore(state)
         whole, size = state.get("halved_micro_batch", (0, 0))
-        # Ignore the stored size if the flags give another micro-batch now.
+        # The stored size applies only if the flags' micro-batch is unchanged.
         if whole == self.plan.micro_batch_size:
             logging.info(
                 "%d sequences are computed at once, as memory was exhausted "
@@ -226,7 +226,7 @@ class TrainingStep:
     ) -> tuple[bool, dict[str, float], dict[str, float]]:
         """Runs some steps in one call into the graph.
 
-        `iterator` yields each replica's rows of the batch of a step.
+        `iterator` yields a batch for each step, split into rows per replica.
 
         Returns:
           True if loss and gradients were finite; the metrics of the last step,
@@ -266,8 +266,8 @@ class TrainingStep:
         """Falls back to another way of computing steps after `run` failed.
 
         If memory ran out, halves the micro-batch; if a GPU failed to compile
-        the step, compiles the chains alone. Weights, optimizer and step count
-        stay as before the failed step; the caller must read its batch again.
+        the step, compiles only the chains. Weights, optimizer and step count
+        do not change; the caller must read the batch of the failed step again.
 
         Returns:
           False if there is no fallback, if weights are partly updated, or with
@@ -308,8 +308,8 @@ class TrainingStep:
         )
 
     def _run_loop(self, iterator, num_steps):
-        # The condition reads only a count on the host: if it read `is_healthy`,
-        # the host would wait for the device after each step.
+        # `done` is on the host. If the condition read `is_healthy`, the host
+        # would have to wait for the device after each step.
         def is_unfinished(done, is_healthy, metrics, sums):
             del is_healthy, metrics, sums
             return done < num_steps
@@ -318,12 +318,12 @@ class TrainingStep:
             results = self._strategy.run(
                 self._step_on_replica, (next(iterator), is_healthy, metrics)
             )
-            # All replicas have equal values, so take the first replica's.
+            # All replicas return equal values, so take one replica's values.
             is_healthy, metrics = tf.nest.map_structure(
                 lambda x: self._strategy.experimental_local_results(x)[0],
                 results,
             )
-            # In float64, sums do not depend on how steps are split into calls.
+            # float64 sums do not depend on how steps are split into calls.
             sums = {
                 name: total + tf.cast(metrics[name], tf.float64)
                 for name, total in sums.items()
@@ -346,9 +346,9 @@ class TrainingStep:
 
         Args:
           rows: Features, [R, ...].
-          is_healthy: <bool>[], false after a step that was not finite. Then
-            nothing changes, and the results are the arguments.
-          metrics: The metrics of the step before.
+          is_healthy: <bool>[], false after a step that was not finite, so that
+            this step changes nothing and returns its arguments.
+          metrics: The metrics of the previous step.
 
         Returns:
           `is_healthy` and `metrics` after the step.
@@ -395,7 +395,7 @@ class TrainingStep:
         name, own = self.objective.coupled, self.plan.per_replica
         inputs = {*self.objective.inputs, *layouts.INPUTS, "dropout_seeds"}
         every = {x: y for x, y in rows.items() if x not in inputs}
-        # [CLS]'s mask shows which rows are blank, so gather only that column.
+        # The mask of [CLS] is enough to find blank rows: gather no other mask.
         every[INPUT_MASK.name] = rows[INPUT_MASK.name][..., :1]
         every[name] = self._encode(rows)
         context = tf.distribute.get_replica_context()
@@ -482,7 +482,7 @@ class TrainingStep:
           sums: The sums of the whole step.
           count: The count of the whole step.
           is_healthy: <bool>[], false to change nothing and return `last`.
-          last: The metrics of the step before.
+          last: The metrics of the previous step.
 
         Returns:
           <bool>[], whether training may continue, and the metrics.
@@ -496,7 +496,7 @@ class TrainingStep:
         is_finite = tf.math.is_finite(metrics["loss"])
         can_continue = apply = is_finite & tf.math.is_finite(norm)
         factor = optimizers.clip_factor(norm, optimizer.global_clipnorm) / scale
-        # While this is True, weights may be partly updated: `recover` refuses.
+        # While this is True, weights may be partly updated; `recover` refuses.
         with tf.control_dependencies([norm]):
             begin = optimizers.assign_on_replica(self._is_updating, True)
         with tf.control_dependencies([begin]):
@@ -515,7 +515,7 @@ class TrainingStep:
         metrics |= {"learning_rate": rate, "grad_norm": norm}
         if self.loss_scale is not None:
             metrics["loss_scale"] = scale
-            # A smaller scale can fix infinite gradients, but no infinite loss.
+            # A smaller scale may make gradients finite, but not the loss.
             can_recover = self.loss_scale.adapt(apply, is_healthy)
             can_continue = can_recover & is_finite
         can_continue &= is_healthy
@@ -556,7 +556,7 @@ def explain_out_of_memory(
 
 def _slice(value, start, size):
     """Returns `size` rows with a static size."""
-    # XLA would not know the size of value[start : start + size].
+    # XLA would not know the static size of value[start : start + size].
     shape = tf.shape(value)
     rest = tf.zeros_like(shape[1:])
     part = tf.slice(

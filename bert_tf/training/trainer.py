@@ -40,11 +40,11 @@ from bert_tf.training.step import TrainingStep
 class Pacer:
     """Decides how many steps one call into the graph runs.
 
-    A call ends where a metrics line or checkpoint is due, at multiples of the
-    `intervals`, and after at most 10 seconds, so that the progress bar moves.
+    A call ends at each multiple of an interval, where a metrics line or
+    checkpoint is due, and within 10 seconds, so that the progress bar moves.
     """
 
-    # Aim at less than 10 seconds, as a step may be slower than earlier steps.
+    # Aim at less than 10 seconds, as the next steps may be slower.
     _BUDGET = 0.7 * 10.0
     _GROWTH = 4
 
@@ -57,7 +57,7 @@ class Pacer:
     def next_call(self, step: int) -> int:
         """Returns the number of steps of the next call; 0 at the end."""
         if step == 0:
-            # The first step gets its own metrics line.
+            # End the call after the first step, which gets a metrics line.
             return min(1, self._last_step)
         ends = [(step // every + 1) * every for every in self._intervals]
         return min(self._max_steps, min(ends) - step, self._last_step - step)
@@ -82,8 +82,8 @@ class TrainerConfig:
 
     Attributes:
       examples_per_step: Examples of a step.
-      tokens_per_example: The padded length of sequences if all have one length,
-        else the mean length without padding.
+      tokens_per_example: The padded length of sequences if it is constant, else
+        their mean length without padding.
       description: The label of the progress bar.
     """
 
@@ -97,7 +97,7 @@ class TrainerConfig:
 class Trainer(abc.ABC):
     """Trains a model until the last step, from its last checkpoint if any.
 
-    All workers train; only the chief logs and writes. Subclasses are
+    All workers train; only the chief logs and writes. Subclasses implement
     pretraining, and trials of fine-tuning and distillation. Call
     `restore_or_initialize` first.
 
@@ -132,15 +132,15 @@ class Trainer(abc.ABC):
         self._logged_step = 0
         self._compiles = True
         self._bar: progress.Bar | None = None
-        # The time of the next line in the log; 0 before the first call.
+        # The log shows its next line at this time; 0 means after the next call.
         self._line_due = 0.0
         self._dev_score = ""
         self._saved_at = 0.0
-        # Totals since the last metrics line.
+        # The next metrics line covers these totals.
         self._seconds = 0.0
         self._steps = 0
         self._means = training_metrics.Means()
-        # Means since the last line of the log.
+        # The next line of the log shows these means.
         self._shown = training_metrics.Means()
         self._rate = progress.Rate()
 
@@ -232,8 +232,8 @@ class Trainer(abc.ABC):
         """Trains until the last step or until an earlier one.
 
         Args:
-          read_from: Returns the batches from a step on, for
-            `TrainingStep.run`; later calls continue with the same iterator.
+          read_from: Returns an iterator over the batches from a step on. Later
+            calls of `run_steps` continue with the same iterator.
           read_batch: Returns the batch of a step, counted from 0.
           stop_at: Step to stop at; by default the last one.
 
@@ -281,7 +281,7 @@ class Trainer(abc.ABC):
             )
         self._open_bar()
         while True:
-            # Workers must agree on the number of steps, or they would hang.
+            # Workers must run equally many steps, or they would hang.
             count, stop = self.coordinator.next_call(
                 pacer.next_call(step), self._preemption.requested
             )
@@ -335,7 +335,7 @@ class Trainer(abc.ABC):
         if step % every == 0 or step == self._config.last_step:
             return True
         seconds = time.monotonic() - self._saved_at
-        # Do not save during a write: training would wait for a slow disk.
+        # During a write, another save would make training wait for the disk.
         return 0 < limit <= seconds and not self.checkpoints.is_writing
 
     def _open_bar(self) -> None:
@@ -461,7 +461,7 @@ class Trainer(abc.ABC):
                 "Metrics or a batch could not be written (%s).",
                 errors.first_line(error),
             )
-            # Reopen the log before the next line: that removes a partial line.
+            # Reopening the log before the next line removes any partial line.
             self._log = None
 
     def _give_up(

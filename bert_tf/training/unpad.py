@@ -1,8 +1,8 @@
 """Chooses whether to leave padding out (`--unpad`), and finds the tokens.
 
-Without padding, equal batches and dropout give equal losses, up to the order of
-additions. The number of tokens of a micro-batch is rounded up to one of a few
-numbers, as a program is compiled for each; see `layouts.find_tokens_of_parts`.
+For equal batches and dropout, leaving padding out changes losses only by
+rounding. The number of tokens of a micro-batch is rounded up to one of a few
+numbers, as each number needs a program; see `layouts.find_tokens_of_parts`.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.io import terminal
 from bert_tf.modeling import layouts
 
-# From this share of tokens on, gathering takes as long as computing padding.
+# With this share of tokens or more, leaving padding out saves no time.
 _FULL = 0.95
-# If the hidden states of a micro-batch have fewer elements, compiling programs
-# for several numbers of rows takes longer than the programs save.
+# With fewer elements in the hidden states of a micro-batch, compiling a program
+# for each number of tokens takes longer than the programs save.
 _LEAST_ELEMENTS = 1 << 18
 
 Rows = dict[str, tf.Tensor]
@@ -30,7 +30,7 @@ def pays(share_of_tokens: float, num_elements: int) -> bool:
     """Returns whether a CPU trains faster without padding.
 
     Args:
-      share_of_tokens: The share of tokens among the positions of batches.
+      share_of_tokens: The share of positions in batches that are not padding.
       num_elements: Elements of the hidden states of a padded micro-batch.
     """
     return share_of_tokens < _FULL and num_elements >= _LEAST_ELEMENTS
@@ -49,11 +49,11 @@ def choose(
       flag: `--unpad`: "auto", "on" or "off".
       kind: "CPU", "GPU" or "TPU".
       is_faster: Returns whether a CPU is faster without padding.
-      stored: The choice of the checkpoint, which auto keeps.
+      stored: The choice stored in the checkpoint, which "auto" keeps.
       reads_padding: Whether the task reads the outputs of padding.
 
     Raises:
-      UserError: For "on" where padding must be computed.
+      UserError: For "on" if the task reads padding, or on a TPU.
     """
     if reads_padding and flag == "on":
         raise UserError(

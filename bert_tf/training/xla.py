@@ -1,18 +1,18 @@
 """Chooses which parts of the training step XLA compiles (`--xla`).
 
-`step`: everything that a device computes in a step: forward pass, backward pass
-and micro-batches. Shapes are known and strings left out, as a TPU requires. On
-a GPU the updates of all weights are a second program, and collectives run
-between the two programs. With `--xla=on` on several GPUs, one program computes
-all of this, and collectives overlap the backward pass.
-`chains`: the operations between the matrix products, see
-bert_tf/modeling/fused.py. That is faster on CPUs, where oneDNN's products are
-faster than XLA's. Each weight's update is a program that returns the new value:
-if the program assigned the weight, XLA would copy the weight on a CPU.
-`off`: nothing is compiled.
+`step` compiles all that a device computes in a step, including micro-batches,
+as one program. As TPUs require, shapes are known and strings left out. On a GPU
+a second program updates all weights, and collectives run between the two
+programs. With `--xla=on` on several GPUs, a single program also includes
+updates and collectives, and collectives overlap the backward pass.
+`chains` compiles only the operations between the matrix products
+(bert_tf/modeling/fused.py), and the update of each weight. On CPUs, `chains` is
+faster than `step`, as oneDNN's products are faster than XLA's. A compiled
+update returns the new weight, as XLA on a CPU would copy a weight to assign it.
+`off` compiles nothing.
 
 Shapes:
-  R: examples of a replica.
+  R: number of examples of a replica.
 """
 
 import re
@@ -32,11 +32,11 @@ OFF = "off"
 CHAINS = "chains"
 STEP = "step"
 
-# The default maximum number of batch lengths if the step is compiled: each
-# length needs its own program, which takes time to compile.
+# Each length of batches needs a compiled step of its own, so by default batches
+# have at most this number of lengths.
 _DEFAULT_LENGTHS = 4
 
-# Errors of the compiler and of GPU libraries that the compiler calls.
+# The compiler and the GPU libraries that it calls raise these errors.
 _ERRORS = (
     tf.errors.FailedPreconditionError,
     tf.errors.InternalError,
@@ -46,16 +46,16 @@ _ERRORS = (
     tf.errors.UnimplementedError,
     tf.errors.UnknownError,
 )
-# Patterns in error messages of the compiler and of collectives.
+# Error messages of the compiler and of collectives match these patterns.
 _COMPILER = re.compile(
     "to compile|tf2xla|compilation|ptxas|libdevice|autotuning|shared memory",
     re.IGNORECASE,
 )
 _COLLECTIVE = re.compile("nccl|collective", re.IGNORECASE)
-# Lines that TensorFlow puts before an error's message; `reason` skips these.
+# `reason` skips lines that begin so: TensorFlow puts them before messages.
 _PLACES = ("Graph execution error", "Detected at node", "File ", "<stack ")
 
-# Parts of function names, by which `describe` finds programs in the graph.
+# `describe` finds compiled functions in a graph by these parts of their names.
 _STEP_NAME = "compiled_step"
 _PART_NAME = "compiled_part"
 
@@ -66,9 +66,9 @@ def choose(flag: str, kind: str, deterministic: bool = False) -> str:
     Args:
       flag: `--xla`: "auto", "on" or "off".
       kind: "CPU", "GPU" or "TPU".
-      deterministic: Whether operations must be deterministic. On a GPU, XLA
-        then splits the word table's gradient into sorted scalar updates, which
-        take as long as the rest of the step.
+      deterministic: Whether operations must be deterministic. If so, XLA on a
+        GPU splits the gradient of the word embeddings into sorted scalar
+        updates, which take as long as the rest of the step.
 
     Raises:
       UserError: For "off" on a TPU.
@@ -127,7 +127,7 @@ class Compilation:
 
     @property
     def _compiles_step(self) -> bool:
-        # The TPU strategy compiles everything, so nothing is wrapped for it.
+        # The TPU strategy compiles everything itself, so wrap nothing for it.
         return self.mode == STEP and self._kind != "TPU"
 
     def check(self, num_local_devices: int) -> None:
@@ -172,8 +172,8 @@ class Compilation:
     ) -> bool:
         """Compiles the chains alone from now on, if that may avoid an error.
 
-        Only on a GPU may a step fail to compile: for other devices, `check`
-        refuses the step, or tests show that it compiles.
+        A step can fail to compile only on a GPU. For other devices, tests show
+        that a step compiles, or `check` raises an error.
 
         Args:
           error: The error of a step.
@@ -181,16 +181,16 @@ class Compilation:
           num_devices: Devices of this process.
 
         Returns:
-          False if compiling less would not avoid the error.
+          False if compiling only the chains would not avoid the error.
         """
         text = str(error)
         if self._kind != "GPU" or self.mode != STEP:
             return False
         if not isinstance(error, tf.errors.OpError):
             return False
-        # Any step may compile a new shape, so a compiler's message counts even
+        # Any step may compile a new shape, so a step may fail to compile even
         # after a success. Input errors, and errors of collectives outside of
-        # the step, would recur if only the chains were compiled.
+        # the compiled step, would also occur with only the chains compiled.
         if not _COMPILER.search(text) and (
             has_run
             or not isinstance(error, _ERRORS)
@@ -207,7 +207,7 @@ class Compilation:
 
         Args:
           function: Takes the features of rows, [R, ...], and other tensors.
-            The shapes of its results do not depend on the length.
+            The shapes of its results must not depend on the length of rows.
         """
         if self.mode != STEP:
             return function
@@ -223,8 +223,8 @@ class Compilation:
     def wrap_part(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function of a replica, compiled if `updates_together`.
 
-        Without compilation, a GPU would spend more time on the many small
-        weights than on the few large ones.
+        Without compilation, a GPU would take more time for the many small
+        weights than for the few large weights.
         """
         if not self.updates_together:
             return function

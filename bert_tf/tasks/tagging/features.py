@@ -1,14 +1,14 @@
 """Tagging features: windows of tokens with labels.
 
-Each word is tokenized independently, and its first token represents it
-(section 5.3 of the paper): only this token has the label. In "Jim Henson was",
-the tokens jim, hen, ##son and was have the labels B-PER, I-PER, none and O.
+Each word is tokenized independently, and only its first token has a label
+(section 5.3 of the paper). In "Jim Henson was", the tokens jim, hen, ##son and
+was have the labels B-PER, I-PER, none and O.
 
 Shapes:
-  W: number of words of all examples.
+  W: number of words in all examples.
   N: number of windows.
   B: batch size.
-  T: length of a batch.
+  T: row length.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 
 LABEL_WEIGHTS = "label_weights"
 
-# Many words per call make the tokenizer fast; the limit bounds its memory.
+# Fewer words per call make the tokenizer slower; more words take more memory.
 _WORDS_PER_CALL = 16384
 _NONE = -1
 
@@ -40,17 +40,17 @@ class TaggingFeatures(PackedRows):
     """Windows [CLS] tokens [SEP] of unequal lengths, without padding.
 
     Attributes:
-      label_ids: <int32>[sum of lengths], -1 where there is no label; None
-        without labels.
-      word_rows: <int32>[W], the window in which a word has the most context,
+      label_ids: <int32>[sum of lengths], -1 at tokens without a label; None if
+        the examples have no labels.
+      word_rows: <int32>[W], the window in which each word has the most context;
         -1 if the word is in no window.
-      word_positions: <int32>[W], the place of its first token in this window.
-      word_splits: <int64>[number of examples + 1], the bounds of the
-        examples' words.
+      word_positions: <int32>[W], the position of each word's first token in its
+        window.
+      word_splits: <int64>[number of examples + 1]; example i has the words
+        `word_splits[i]` to `word_splits[i + 1]` - 1.
       num_words_without_token: The number of words with only characters that
-        the tokenizer drops, such as control characters. They are tagged O.
-      num_truncated_words: The number of words after the last window. They are
-        tagged O.
+        the tokenizer drops, such as control characters; their tag is O.
+      num_truncated_words: The number of words in no window; their tag is O.
     """
 
     label_ids: np.ndarray | None
@@ -84,10 +84,9 @@ def convert_examples_to_features(
 ) -> TaggingFeatures:
     """Tokenizes words and cuts them into windows.
 
-    Windows cover a whole document, or each sentence separately, and begin with
-    a whole word. A word in several windows is labeled and predicted in the
-    window where it has the most context, by the rule of _check_is_max_context
-    (run_squad.py:513-547 of the original).
+    Every window begins with a whole word. A word in several windows is labeled
+    and predicted in the window where it has the most context, by the rule of
+    _check_is_max_context (run_squad.py:513-547 of the original).
 
     Args:
       examples: The sentences; sentences of one document are consecutive.
@@ -96,14 +95,14 @@ def convert_examples_to_features(
         [SEP].
       labels: The names of the labels in the order of their ids; None ignores
         the examples' tags. Tags that are not in `labels` get no label.
-      context: The unit that a window may span.
+      context: Whether a window may span a whole document or only one sentence.
       doc_stride: The maximum distance between the starts of windows, in
-        tokens, at most `max_seq_length` - 2; None for a single window, so the
-        words after it are dropped.
+        tokens, at most `max_seq_length` - 2; None for a single window, which
+        drops all later words.
 
     Raises:
-      UserError: If `max_seq_length` leaves no room for a token, or there are
-        `labels` but no tags.
+      UserError: If `max_seq_length` leaves no room for a token, or if `labels`
+        are given and an example has no tags.
     """
     tokens = _tokenize(examples, tokenizer)
     lengths = tokens.row_lengths().numpy()
@@ -113,7 +112,7 @@ def convert_examples_to_features(
     )
     word_rows = windows.rows.numpy()
     word_positions = windows.places.numpy() + 1
-    # Drop the empty windows that `cut` appends for texts without tokens.
+    # `cut` appends an empty window for each text without tokens: drop these.
     is_window = windows.tokens.row_lengths() > 0
     window_tokens = tf.ragged.boolean_mask(windows.tokens, is_window)
     segments, _ = packing.find_segments([window_tokens])
@@ -161,7 +160,7 @@ def _units(
 ) -> tuple[np.ndarray, int]:
     """Returns each word's unit, <int64>[W], and a number above all units.
 
-    A unit is a document or sentence that windows may span.
+    A unit is a document or a sentence; no window spans two units.
     """
     documents = np.array([example.document for example in examples], np.int64)
     is_next = np.zeros(len(examples), bool)

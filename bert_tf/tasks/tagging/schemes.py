@@ -9,11 +9,11 @@ from typing import Literal
 from bert_tf.errors import UserError
 
 OUTSIDE = "O"
-# Converts the letters of BIOES, BILOU and BMES to B (begins) or I (continues).
+# Maps letters of BIOES, BILOU and BMES to B (begins) or I (continues).
 _IN_IOB = dict(zip("BSUIMEL", "BBBIIII", strict=True))
 _TAG = re.compile(r"([BSUIMEL])-(\S+)")
 _LETTER = re.compile("[BSUIMEL]")
-# Matches a type alone, as PER, but no malformed tag, as b-per, PER-B or o.
+# Matches a bare entity type (PER), but no malformed tag (b-per, PER-B or o).
 _NAME = re.compile(
     r"(?!(?i:[bsuimel][-_]|o$|.*[-_][bsuimel]$))[^\W\d_](?:[^\s=]*[^\s=-])?"
 )
@@ -29,9 +29,9 @@ def to_iob(
 ) -> tuple[Sequence[Sequence[str]], str | None, tuple[int, int] | None]:
     """Converts the tags of a file to O, B-type and I-type.
 
-    S-PER B-LOC E-LOC of BIOES becomes B-PER B-LOC I-LOC. A type alone, as PER,
-    becomes I-PER, so neighbors of one type are one entity. Letters without a
-    type get the type ENTITY.
+    In BIOES, S-PER B-LOC E-LOC becomes B-PER B-LOC I-LOC. A bare type such as
+    PER becomes I-PER, so neighbors of one type form one entity. A bare letter
+    such as B gets the type ENTITY.
 
     Returns:
       The tags; the scheme's name, or None for IOB; and the indices of sentence
@@ -42,7 +42,7 @@ def to_iob(
         valid = {tag for tag in tags if pattern.fullmatch(tag)}
         if valid:
             break
-    # More than 200 "types" must be words of a wrong column, so none is valid.
+    # More than 200 "types" are probably words of a wrong column: reject them.
     if pattern is _NAME and len(valid) > 200:
         valid = set()
     if valid != tags:
@@ -66,7 +66,7 @@ def to_iob(
     scheme = next((x for x in names if letters <= set(x)), "mixed")
 
     def convert(tag, previous):
-        # IOE has no B-, so an I- or E- after E- begins another entity.
+        # In IOE, E- ends an entity, so the next I- or E- begins another entity.
         begins = previous[0] in "ELSU" and tag != OUTSIDE
         return f"B{new[tag][1:]}" if begins else new[tag]
 
@@ -79,8 +79,8 @@ def to_iob(
 def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
     """Converts a sentence's tags to IOB2, with B- where an entity begins.
 
-    As for conlleval, an entity begins with a B-, or with an I- that follows
-    neither a B- nor an I- of its type. So I-PER I-PER O I-PER becomes
+    As in conlleval, B- always begins an entity; I- begins an entity unless the
+    tag before it has the same type. For example, I-PER I-PER O I-PER becomes
     B-PER I-PER O B-PER.
     """
     converted = []
@@ -98,7 +98,7 @@ def detect_scheme(
 
     In IOB1 an entity begins with I-, or with B- directly after another entity
     of its type. In IOB2 every entity begins with B-. "mixed" means that the
-    tags break both rules, None that there are no entities.
+    tags follow neither scheme; None means that there are no entities.
     """
     breaks_iob1 = breaks_iob2 = has_entity = False
     for tags in sentences:
@@ -125,8 +125,8 @@ def _with_previous(tags: Iterable[str]):
 def from_spans(spans: Any, offsets: Any) -> tuple[list[str], int]:
     """Returns tags from spans [start, end, label], and how many spans moved.
 
-    Words are tagged whole, so a span moves if it starts or ends inside a word:
-    with words at 0-4 and 5-9, [5, 8, "LOC"] gives O, B-LOC and counts as moved.
+    A span that starts or ends inside a word moves to the bounds of the word.
+    With words at 0-4 and 5-9, [5, 8, "LOC"] moves to [5, 9] and gives O, B-LOC.
     """
     tags, num_moved = [OUTSIDE] * len(offsets), 0
     for span in spans:

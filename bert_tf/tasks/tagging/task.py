@@ -1,12 +1,12 @@
 """The tagging task: a tag for each word, as in named entity recognition.
 
-Section 5.3 of the paper: each word's first token is classified, without a CRF,
-in a window with as much of its document as fits.
+The head classifies the first token of each word, without a CRF, in a window
+with as much of the document as fits (section 5.3 of the paper).
 
 Shapes:
-  N: rows of features, which are windows.
+  N: number of windows (rows of features).
   B: batch size.
-  T: length of a batch.
+  T: row length.
   L: number of labels.
 """
 
@@ -42,7 +42,7 @@ from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
 _TAG_IDS = "tag_ids"
-# Replaces a label id where logits are not finite, so that `predict` raises.
+# This id marks tokens with logits that are not finite: `predict` then raises.
 _BROKEN = -1
 
 Prediction = tuple[str, ...]
@@ -52,14 +52,14 @@ Prediction = tuple[str, ...]
 class TaggingTask(TaggingFiles, task.Task):
     """Predicts a tag for each word of a sentence.
 
-    A prediction is a tuple with an example's tags, in IOB2.
+    A prediction is a tuple with the tags of an example, in IOB2.
 
     Attributes:
       doc_stride: The distance between the starts of windows, in tokens; 0 for
         a single window; None for half of `max_seq_length`.
       head: "linear" or "bilstm".
       approach: "fine_tuning" or "feature_based" (a frozen encoder).
-      layer_combination: For "feature_based", the encoder layers that are used.
+      layer_combination: The encoder layers that "feature_based" uses.
       lstm_size: Units per direction of BiLSTMs; None for the model's default.
       head_dropout_prob: Dropout before the classification layer.
     """
@@ -81,8 +81,8 @@ class TaggingTask(TaggingFiles, task.Task):
     ) -> int:
         """Returns the number of windows that contain `batch_size` sentences.
 
-        So the context does not change the number of training steps: with 100
-        sentences in 25 windows, a batch size of 32 takes 8 windows.
+        Training then has equally many steps with and without document context:
+        with 100 sentences in 25 windows, a batch size of 32 takes 8 windows.
         """
         return max(1, round(batch_size * num_rows / num_examples))
 
@@ -126,7 +126,7 @@ class TaggingTask(TaggingFiles, task.Task):
         """The tokens between the starts of windows; None for one window."""
         if self.doc_stride is None:
             return max(self.max_seq_length // 2, 1)
-        # The model may read fewer tokens than in training, so limit the stride.
+        # `max_seq_length` may be smaller than in training, so limit the stride.
         return min(self.doc_stride, self.max_seq_length - 2) or None
 
     def model_arguments(self) -> dict[str, Any]:
@@ -190,10 +190,10 @@ class TaggingTask(TaggingFiles, task.Task):
         """Returns the tags of each example's words.
 
         Raises:
-          NotFiniteError: If the model computes numbers that are not finite.
+          NotFiniteError: If logits are not finite.
         """
         del examples, tokenizer  # The features have all that is needed.
-        # Append a row, because `decode` reads row 0 for words without a token.
+        # `decode` reads row 0 for words without a token, so row 0 must exist.
         ids = keras.utils.pad_sequences(
             [*outputs.get(_TAG_IDS, ()), [0]], padding="post"
         )
@@ -219,8 +219,8 @@ class TaggingTask(TaggingFiles, task.Task):
         Args:
           outputs: `logits` <float>[N, T, L], or `tag_ids` <int32>[N, T].
           rows: <int32>[...], the row of each word's first token; -1 for a word
-            that is in no row, which is tagged O.
-          positions: <int32>[...], the position of this token in its row.
+            in no row, which gets the tag O.
+          positions: <int32>[...], the position of each first token in its row.
         """
         ids = outputs.get(_TAG_IDS)
         if ids is None:
@@ -234,8 +234,8 @@ class TaggingTask(TaggingFiles, task.Task):
     ) -> dict[str, Any]:
         """Returns words, tags, and the words' offsets in the raw text.
 
-        `offsets` are [start, end] in characters, end exclusive; None without
-        raw text, as for words in columns.
+        `offsets` has [start, end) of each word in characters, or None if the
+        example has no raw text.
         """
         offsets = example.offsets
         return {
@@ -271,9 +271,9 @@ class TaggingTask(TaggingFiles, task.Task):
     ) -> None:
         r"""Writes predictions in columns, and the scores of each type.
 
-        <split>_predictions.conll has the word, the correct tag if there is
-        one, and the predicted tag, separated by tabs. conlleval reads it with
-        -d '\t'.
+        <split>_predictions.conll has tab-separated columns: the word, the
+        correct tag if there is one, and the predicted tag. To score the file,
+        run conlleval with -d '\t'.
         """
         files.write_text(
             os.path.join(output_dir, f"{split}_predictions.conll"),
@@ -328,7 +328,7 @@ class TaggingTask(TaggingFiles, task.Task):
         return cls(**stored | TaggingFiles.stored(values))
 
 
-# Predictions depend on these settings, so task.json stores them.
+# task.json stores these settings, because predictions depend on them.
 _SAVED = (
     "name",
     "max_seq_length",
