@@ -13,7 +13,7 @@ from bert_tf.experiments import report
 from tests.support import files_case
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_COMMITTED = _ROOT / "benchmarks" / "results" / "experiments" / "small"
+_COMMITTED = _ROOT / "benchmarks" / "results" / "experiments"
 _SEEDS = (11, 12, 13)
 # Row to its scores on SQuAD and on names by seed, and its perplexity.
 _SCORES = {
@@ -165,16 +165,38 @@ class ReportTest(files_case.FolderCase):
         for name, picture in empty.items():
             self.assertNotEqual(self._path(name).read_bytes(), picture)
 
-    def test_committed_cells_have_the_verdicts_of_the_documentation(self):
-        """Checks the numbers that docs/experiments.md repeats."""
+    def _write_committed(self, scale):
+        """Writes the report of committed cells; checks that none is missing."""
         for name in ("cells", "tables"):
             shutil.copytree(
-                _COMMITTED / name, self._path(name), dirs_exist_ok=True
+                _COMMITTED / scale / name, self._path(name), dirs_exist_ok=True
             )
         found, text = self._write()
-        self.assertEqual(
-            (found["num_finished"], found["num_cells"]), (191,) * 2
-        )
+        self.assertEqual(found["num_finished"], found["num_cells"])
+        return found["num_cells"], text
+
+    def test_committed_cells_have_the_verdicts_of_the_documentation(self):
+        """Checks the numbers that docs/experiments.md repeats."""
+        num_cells, text = self._write_committed("small")
+        self.assertEqual(num_cells, 43)
+        self.assertLen([*self._path().glob("*.png")], 3)
+        for line in (
+            "7 agree, 3 contradict, 3 are not distinguishable, 0 have no",
+            "BERT | -1.74 ± 0.99 | – | not distinguishable |",
+            "| [table5](#table5) | wikigold f1 |   + BiLSTM above Left-to-right "
+            "& no NSP | +7.59 ± 1.37 | – | **agrees** |",
+            "| 36.63 (1) | -11.41 ± 0.93 (held-out text) | **contradicts** |",
+            "| 148.90 (1) | +100.87 ± 2.30 (held-out text) | **agrees** |",
+            "above L=4, H=64, A=1 | +30.60 ± 3.57 (held-out text) |",
+            "below Fine-tuning | +3.28 ± 1.05 | -5.4 | **contradicts** |",
+            "below Last hidden | +2.62 ± 0.32 | -3.9 | **contradicts** |",
+            "Weighted sum of the last four | -1.26 ± 0.26 | -4.9 | **agrees** |",
+        ):
+            self.assertIn(line, text)
+
+    def test_cells_of_the_scale_before_have_their_verdicts(self):
+        num_cells, text = self._write_committed("small_before")
+        self.assertEqual(num_cells, 191)
         self.assertLen([*self._path().glob("*.png")], 6)
         for line in (
             "7 agree, 4 contradict, 7 are not distinguishable, 0 have no",
