@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(
             f"module 'bert_tf' has no attribute {name!r}{hint}"
         )
-    # Check first: Keras' own error for a wrong backend is unclear.
+    # Check the backend here: Keras' own error for a wrong backend is unclear.
     keras_backend.require_tensorflow()
     if "tensorflow" not in sys.modules:
         from bert_tf.io import terminal
@@ -66,7 +66,7 @@ def __getattr__(name: str) -> Any:
     with errors.extras():
         value = getattr(importlib.import_module(_HOMES[name]), name)
         if _HOMES[name].startswith("bert_tf.modeling."):
-            # Let this class, which reads only features, read raw texts, too.
+            # This class reads only features: add methods for raw texts.
             models = importlib.import_module("bert_tf.api.models")
             value = models.with_text(value)
     globals()[name] = value

@@ -45,7 +45,7 @@ from bert_tf.training.losses import TaskObjective
 from bert_tf.training.losses import weigh
 from bert_tf.training.optimizer import build_optimizer
 
-# The label of tokens that losses and metrics ignore.
+# Losses and metrics ignore tokens with this label.
 NO_LABEL = -1
 
 # The default learning rate and warm-up of the original's run_classifier.py.
@@ -60,9 +60,9 @@ _RATE_SETTERS = (
     keras.callbacks.ReduceLROnPlateau,
 )
 
-# Python objects that yield batches; `check_stream` refuses batches of texts.
+# Python streams of batches, which must be the model's inputs, not raw texts.
 STREAMS = (keras.utils.PyDataset, types.GeneratorType)
-# Types that yield batches: `Preprocessor.split` returns such data unchanged.
+# Data that comes in batches, which `Preprocessor.split` cannot split by rows.
 IN_BATCHES = (tf.data.Dataset, *STREAMS)
 # Keras' loss function -> its class, which can be built with `from_logits=True`.
 _LOSSES = {
@@ -76,7 +76,7 @@ _LOSSES = {
     )
 }
 # Choose the accuracy by the loss. Keras would choose by the labels' shape, and
-# for several labels per row would compare only the greatest logit.
+# would read several labels per row as a one-hot label.
 _ACCURACY = ("accuracy", "acc")
 _ACCURACIES = {
     keras.losses.BinaryCrossentropy: keras.metrics.BinaryAccuracy,
@@ -165,7 +165,7 @@ def compute_loss(
         (y,) = y.values()
     weight = None
     if sample_weight is not None:
-        # Keras repeats the weight for each output, so use the first copy.
+        # Keras copies the weights for each output, so use the first copy.
         weight = tf.cast(tf.nest.flatten(sample_weight)[0], tf.float32)
     batch = {INPUT_MASK.name: tf.ones_like(x[INPUT_IDS.name]), **x}
     if task is not None:

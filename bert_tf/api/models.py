@@ -173,8 +173,8 @@ class TextMethods(save.FileMethods):
 
     def compile_from_config(self, config):
         """Compiles with the arguments in a .keras file."""
-        # A schedule that `fit` chose has decayed to 0, and the next `fit`
-        # replaces it only if `_has_defaults` is true: restore `_has_defaults`.
+        # Restore `_has_defaults`. If it is true, `fit` chose the schedule. This
+        # schedule has decayed to 0, so the next `fit` must replace it.
         config = dict(config)
         has_defaults = config.pop(_HAS_DEFAULTS, False)
         self.compile(**keras.saving.deserialize_keras_object(config))
@@ -274,7 +274,7 @@ class TextMethods(save.FileMethods):
                 self, twin, x, y, options, others, calibrate is not False
             )
         if verbose not in (0, "0"):
-            # Otherwise users would see nothing until the slow first step ends.
+            # Print this: nothing else appears until the slow first step ends.
             text = "Reading the rows and compiling the first step."
             print(text, flush=True)  # noqa: T201
         if validation_data is not None:
@@ -334,9 +334,9 @@ class TextMethods(save.FileMethods):
         packed_weights.refuse()
         bert = getattr(self, "bert", self)
         step = self.optimizer.iterations
-        # Keras restores the step but not the dropout's `state`: compute `state`
-        # from the step, so that a resumed run draws the same dropout. Skip
-        # accumulated batches, which have equal steps and would share a dropout.
+        # Keras restores the step but not the dropout's `state`. Set `state` by
+        # the step, so that a resumed run draws the same dropout. Do not set it
+        # if gradients accumulate: a step's batches would draw the same dropout.
         if not self.optimizer.gradient_accumulation_steps:
             state = bert.seed_generator.state
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)
@@ -567,7 +567,7 @@ class TextMethods(save.FileMethods):
         """Returns `y`, or placeholder labels if no masks are drawn yet."""
         if not self._draws_masks(x, y):
             return y
-        # In a strategy Keras builds metrics before masks exist: any labels do.
+        # In a strategy, metrics are built before masks exist: use any labels.
         return tf.argmax(y_pred["masked_lm_logits"], -1)
 
     def _with_masks(self, data, step):

@@ -149,7 +149,7 @@ def split_table(
     texts = [names[one] for one in COLUMNS[:2] if one in names]
     reads_texts = isinstance(task, ClassificationTask | None)
     is_vector = isinstance(task, EmbeddingsTask)
-    # A DataFrame of 1 or 2 columns and no labels has only columns of texts.
+    # If a DataFrame has 1 or 2 columns and no labels, all columns are texts.
     is_plain = len(table) < 3 and not label and hasattr(x, "columns")
     is_plain &= not (is_vector and {*TEXT_COLUMNS} & {*table})
     if not texts and reads_texts and not is_plain:
@@ -190,7 +190,7 @@ def is_text(x: Any) -> bool:
         is_string = dtype == tf.string or kind in ("U", "S", "O")
         if isinstance(leaf, str | bytes) or is_string:
             return True
-    # A DataFrame or a `datasets.Dataset` never holds a model's inputs.
+    # A DataFrame or a `datasets.Dataset` holds raw rows, never model inputs.
     return hasattr(x, "columns") or hasattr(x, "column_names")
 
 
@@ -454,7 +454,7 @@ def _batched(
     x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     is_row = any(x.shape.rank == 0 for x in tf.nest.flatten((x, y)) if x)
     if isinstance(task, TaggingTask) and not isinstance(x, Mapping | tuple):
-        # Rank 1 means one row's words if there are labels, else many texts.
+        # With labels, rank 1 means one row's words; without labels, many texts.
         is_words = x.shape.rank == 1 and (
             y is not None or isinstance(x, tf.RaggedTensorSpec)
         )

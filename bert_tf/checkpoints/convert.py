@@ -73,7 +73,7 @@ def locked_output(
         errors.naming(config.output),
         locks.one_writer(output, "--output", is_replaced=True),
     ):
-        # Check again: another process may have written since the first check.
+        # Check again: before the lock, another process may have made --output.
         yield check_paths(*arguments)
 
 

@@ -118,7 +118,7 @@ def _recognized(path: str) -> list[str]:
     detected = [name for name in names if module_of(name).recognizes(path)]
     if "bert_tf" in detected and "tf1" in detected:
         detected.remove("tf1")  # A training run has both; bert_tf reads it.
-    # A SavedModel may be an export of the model beside it: try it last.
+    # Try a SavedModel last: a folder may hold both a model and its export.
     if not detected and module_of(TF_HUB).recognizes(path):
         return [TF_HUB]
     return detected

@@ -272,7 +272,7 @@ def _fetch_snapshot(name: str, repository: str, revision: str) -> str:
         )
     elif _cached_snapshot(repository, revision) == folder:
         return folder
-    # `snapshot_download` also records the branch's commit for offline calls.
+    # Call even if no file is new: this records the commit for offline calls.
     folder = huggingface_hub.snapshot_download(
         repository, revision=revision, allow_patterns=chosen
     )

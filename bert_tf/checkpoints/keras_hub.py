@@ -186,8 +186,8 @@ def _read_config(path: str) -> BertConfig:
 def _check_size(path: str, expected: int) -> None:
     """Checks that a preset has as many weights as its config describes.
 
-    KerasHub does not compare sizes: it would allocate any number of weights,
-    and ignore layers that only the file has.
+    KerasHub does not compare sizes: it would allocate the config's weights,
+    however many, and ignore layers that only the file has.
     """
     file = os.path.join(path, _METADATA_FILE)
     metadata = files.read_json(file) if os.path.isfile(file) else {}
@@ -195,7 +195,7 @@ def _check_size(path: str, expected: int) -> None:
     parts = [part for part in parts if part.is_file()]  # Skip symlink loops.
     if not parts:
         stored_files.require(os.path.join(path, _WEIGHTS_FILE))
-    # At 2 bytes or more per weight, the files have at most `most` weights.
+    # Without a stored count, check the size: a weight takes at least 2 bytes.
     most = sum(part.stat().st_size for part in parts) // 2
     if not isinstance(metadata, dict) or expected != metadata.get(
         "parameter_count", min(expected, most)

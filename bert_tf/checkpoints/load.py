@@ -49,7 +49,7 @@ _MODELS = {
     "embeddings": BertForEmbeddings,
 }
 _PARTS = ("head", "pooler")  # The values that `new_parts` may have.
-# Fields of the config that may differ, as they change no weight or output.
+# A stored config may differ in these fields, which change no weight or output.
 _FREE = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",

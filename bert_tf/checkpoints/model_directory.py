@@ -106,7 +106,7 @@ _METRIC = re.compile(
     r"mean_squared_error|mean_absolute_error"
 )
 _BASE = re.compile(r'^(license|base_model): *"?([^"\n]+?)"? *$', re.MULTILINE)
-# Folders in a path that begins with /, ~, . or ..; cards omit the folders.
+# The folders in a path such as /a/b.txt or ~/a/b.txt: cards show only b.txt.
 _FOLDERS = re.compile(
     r"(?<![\w:/.\])}])(?:~|\.\.?)?/(?:[^\s/,;|'\"()]+/)+(?=[^\s,;|'\"()])"
 )

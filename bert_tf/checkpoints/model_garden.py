@@ -50,8 +50,8 @@ _HEADS = (
     weight_map.SQUAD,
     weight_map.TAGGER,
 )
-# Keys that only the Model Garden's configuration class has. `_read_config`
-# refuses factorized embeddings, which `embedding_size` would describe.
+# Keys of the Model Garden's configuration class alone. They have no effect, as
+# `_read_config` refuses an `embedding_size` other than `hidden_size`.
 _IGNORED_KEYS = ("backward_compatible", "embedding_size")
 # `hidden_act` here -> code for the same activation in the Model Garden, where
 # the string "gelu" is the exact form, as in tf_keras.
@@ -524,7 +524,7 @@ def _head_objects(
             elif name in ("classifier", "span_labeling"):
                 yield f"model/{name}", child
             elif name == "classification":
-                # An older BertPretrainer's head is a model with this layer.
+                # An older BertPretrainer's head is a model: use its layer 0.
                 layer = checkpoint.children(child).get(f"{_NUMBERED}0")
                 if layer is not None:
                     yield f"{_NEXT_SENTENCE}/out_proj", layer

@@ -368,5 +368,5 @@ def _capital_share(vocabulary: Vocabulary) -> float:
         if token.lower() != token.upper()
         and token[0] + token[-1] not in ("[]", "<>")
     ]
-    # Not isupper(), which is true for U+211D, a letter without lower case.
+    # Testing letters by isupper() would count U+211D, which has no lower case.
     return sum(word != word.lower() for word in words) / max(1, len(words))

@@ -32,8 +32,8 @@ _TOKENIZER = {
     "preserve_special_tokens": FLAG,
     "vocabulary_hash": TEXT,
     "normalization": choice(*NORMALIZATIONS),
-    # Words longer than this value are matched by repeating a pattern this value
-    # + 1 times; RE2 allows at most 1000 repeats.
+    # A pattern finds longer words by this value + 1 repeats of a character, and
+    # RE2 allows at most 1000 repeats.
     "max_input_chars_per_word": integer(1, 999),
     "added_tokens": ADDED_TOKENS,
 }
@@ -50,8 +50,8 @@ _TASK = {
     "global_step": integer(0),
     "results": OBJECT,
     "labels": optional(names()),
-    # Only for embeddings, for classifiers of pooled vectors, and for models
-    # with files of sentence-transformers.
+    # Only embeddings, classifiers of pooled vectors, and models with files of
+    # sentence-transformers have these two values.
     "pooling": optional(TEXT),
     "normalize": optional(FLAG),
 }

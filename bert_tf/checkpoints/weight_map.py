@@ -302,7 +302,7 @@ _HEAD_ROWS = [
         "same",
         "cls.predictions.bias",
         None,
-        # The local name is "output_bias/bias"; paths escape its slash as ".S".
+        # The name is "output_bias/bias"; in a path, its "/" is written ".S".
         "masked_lm/output_bias.Sbias",
     ),
     *_head("cls/seq_relationship/", 2, "cls.seq_relationship", None, _NEXT),
@@ -378,7 +378,7 @@ def from_format(
         "dense",
         "output",
     ):
-        # `to_format` at most transposes these layouts: it is its own inverse.
+        # Here `to_format` transposes or does nothing, so it is its own inverse.
         return to_format(value, layout, weights_format, 1)
     if layout == "per_head_out":
         return value.reshape(value.shape[0], -1)

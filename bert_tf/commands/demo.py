@@ -51,8 +51,8 @@ TRAIN_STEPS = 1600
 AS_ORIGINAL = (
     "--masked_lm_prob=0.15 --max_predictions_per_seq=10 --dupe_factor=1"
 )
-# Minimum scores on held-out text. Always guessing the most frequent word or
-# label would score about 0.13 or 0.25.
+# Minimum scores on held-out text. Always guessing the most frequent word would
+# score about 0.13, and always guessing the most frequent label about 0.25.
 REQUIRED = {"masked_lm_accuracy": 0.3, "classifier's accuracy": 0.55}
 MASKED = "If the file does not [MASK], an error is raised."
 SENTENCES = (

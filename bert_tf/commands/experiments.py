@@ -90,7 +90,7 @@ class ExperimentsConfig(ModelSourceConfig):
             "--experiments and --output_dir are required; --list prints the "
             "experiments.",
         )
-        # In flags of the started scripts, these characters mean lists or globs.
+        # The started scripts would read these characters as lists or globs.
         options.require(
             not set(self.output_dir) & set(",*?["),
             "--output_dir must have no comma, *, ? or [ in its name. Received: "

@@ -137,7 +137,7 @@ def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
             or tuple(stored.get("choices", ("choices",)))
         ),
         context=context,
-        # `start` has the first words of the stored choices, not of new choices.
+        # With --choice_columns, drop the `start` column of the stored choices.
         start=None if config.choice_columns else stored.get("start"),
         label=config.label_column or stored.get("label") or "label",
     )

@@ -36,7 +36,7 @@ from bert_tf.flags.finetune import FilesConfig
 # The paper states no learning rate for feature-based taggers. The BiLSTMs start
 # from random weights, so this rate is higher than in fine-tuning.
 _FEATURE_BASED_RATE = "1e-3"
-# Defaults for training; without training, task.json has the values.
+# Defaults for training; a trained model's task.json has its own values.
 _TAGGER_DEFAULTS = {
     "word_column": "0",
     "tag_column": "-1",
@@ -272,7 +272,7 @@ def build_task(
         name: getattr(config, name)
         for name in ("head", "approach", "lstm_size")
     }
-    # Take the first layer combination; with several, each trial replaces it.
+    # Use the first layer combination here; each trial sets its own later.
     form["layer_combination"] = config.layer_combinations()[0]
     if config.approach == "feature_based" and not config.layer_combination:
         form["layer_combination"] = DEFAULT_LAYER_COMBINATION

@@ -138,7 +138,7 @@ _INACTIVE = {
     "quantization_config": ({},),
     "tie_encoder_decoder": (False,),
 }
-# Keys that have no effect or are read elsewhere: notes omit these keys.
+# Keys without effect, or read elsewhere: the note on lost keys omits them.
 _SILENT = frozenset(
     """
     _attn_implementation_autoset _name_or_path _num_labels architectures
@@ -165,7 +165,7 @@ def recognizes(path: str) -> bool:
         values = files.read_json(config_file)
     except UserError:
         return False
-    # The config.json of a KerasHub preset has no model_type or architectures.
+    # A KerasHub preset has a config.json, too, but without these keys.
     keys = ("model_type", "architectures")
     return isinstance(values, dict) and any(key in values for key in keys)
 
@@ -296,8 +296,8 @@ def _kind(
             f"`architectures` in {CONFIG_FILE}, or allow it with "
             "--allow_missing."
         )
-    # A fine-tuned model's class decides its kind; heads decide other kinds, as
-    # a BertForMaskedLM checkpoint may have a next-sentence head, too.
+    # A fine-tuned model's class decides its kind. For other models, the stored
+    # heads decide: a BertForMaskedLM may also have a next-sentence head.
     if named in _FINE_TUNED and not absent:
         return named
     return weight_map.kind_of(weights)
@@ -445,7 +445,7 @@ def to_bert_config(
     theirs = values["hidden_act"]
     ours = _HIDDEN_ACTS[theirs]
     fields = {field.name for field in dataclasses.fields(BertConfig)}
-    # Ignore left_to_right, which transformers lacks; decoders were refused.
+    # Ignore left_to_right: transformers has no such key, so it has no effect.
     fields.remove("left_to_right")
     kept = {key: values[key] for key in values if key in fields}
     config = BertConfig.from_dict(kept | {"hidden_act": ours}, source)

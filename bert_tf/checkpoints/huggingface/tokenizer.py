@@ -40,7 +40,7 @@ _SPECIAL_TOKENS = {
     "mask_token": vocabulary_lib.MASK,
 }
 _BERT_CLASSES = ("BertTokenizer", "BertTokenizerFast")
-# Classes that read all rules from tokenizer.json: refused without this file.
+# These classes read all rules from tokenizer.json: this file is required.
 _GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 # The rules of `BertTokenizer`; files with other rules are refused.
@@ -349,8 +349,8 @@ def _check_equal(
     first, *rest = vocabularies.values()
     if rest in ([], [first]):
         return  # The usual case, so skip the slow sorting below.
-    # transformers 5 stores "" for a line of white space, and only the last of
-    # equal lines: reduce both vocabularies in this way before the comparison.
+    # transformers 5 loses lines of white space, and keeps only the last of
+    # equal lines. Reduce both vocabularies in this way before comparing them.
     ids = [
         {token: id for id, token in sorted(rows.items()) if token.strip()}
         for rows in vocabularies.values()
@@ -381,7 +381,7 @@ def write(
         settings["lower_case"],
         settings["strip_accents"],
     )
-    # Write null if accents follow lower case, as released models do.
+    # If strip_accents equals lower_case, write null, as released models do.
     accents = None if strip_accents == lower_case else strip_accents
 
     def write_json(name, values):

@@ -47,7 +47,7 @@ _BARE = ("embeddings.", "encoder.", "pooler.")
 # from "embeddings.LayerNorm.gamma" to "bert.embeddings.LayerNorm.weight".
 _OLD_SUFFIXES = {".LayerNorm.gamma": "weight", ".LayerNorm.beta": "bias"}
 _WORDS = "bert.embeddings.word_embeddings.weight"
-# Name of a copy -> name of the weight. A checkpoint may hold only the copy.
+# Copy -> weight. If a checkpoint has only the copy, read it as the weight.
 _COPIES = {
     "cls.predictions.decoder.weight": _WORDS,
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -66,7 +66,7 @@ _INDEX = {
     )
 }
 
-# `_torch_name` drops the models' names that Keras puts before these layers.
+# Keras prefixes these layers with model names, which `_torch_name` drops.
 _KERAS_LAYERS = ("bert", "cls", "classifier", "qa_outputs")
 _KERAS_KERNEL = "/kernel:0"
 

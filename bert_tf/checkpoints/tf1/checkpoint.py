@@ -103,7 +103,7 @@ def _read_state_file(directory: str) -> str | None:
         return None
     if state is None:
         return None
-    # Ignore the folder in the file, as the directory may have been moved.
+    # Drop the stored prefix's folder: the checkpoint may have been moved.
     name = os.path.basename(state.model_checkpoint_path)
     prefix = os.path.join(directory, name)
     return prefix if tf.io.gfile.exists(f"{prefix}.index") else None
