@@ -57,7 +57,7 @@ _UNUSED_KEYS = frozenset(
     }
 )
 
-# Subjects of flags, in the order of `--help`.
+# Groups of flags in `--help`, in this order.
 IGNORED = "accepted for compatibility, ignored"
 GROUPS = (
     "data",
@@ -74,9 +74,9 @@ GROUPS = (
     "other",
     IGNORED,
 )
-# What a flag affects; this decides whether the flag may change on resume.
-# "weights": the trained weights, or which model is chosen. "place": only where
-# a run reads, writes or computes.
+# A flag's effect decides whether the flag may change when a run resumes.
+# "weights": the trained weights, or the selected model. "place": only where a
+# run reads, writes or computes.
 EFFECTS = ("weights", "place", "nothing")
 # Rules that limit a flag's value; `flags.options.Flags` checks them.
 BOUNDS = ("at_least", "above", "at_most", "below")

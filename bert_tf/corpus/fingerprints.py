@@ -22,7 +22,7 @@ from bert_tf.corpus.documents import Document
 NUM_PERM = 128
 # Words in a shingle, as in FineWeb (https://arxiv.org/abs/2406.17557).
 SHINGLE_LENGTH = 5
-# Marks the signature of a text without words, which is never a near duplicate.
+# Fills the signature of a text without words; it never has near duplicates.
 NO_SHINGLES = np.uint32(0xFFFFFFFF)
 # Number of shingles permuted at once; more would not fit into the cache.
 _BATCH = 4096
@@ -35,7 +35,7 @@ _UNSPACED = (
 )
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-# Constants of MurmurHash3's 64-bit finalizer, with which `mix` scatters hashes.
+# `mix` multiplies hashes by these constants of MurmurHash3's 64-bit finalizer.
 _MIX = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))
 _SHIFT = np.uint64(33)
 

@@ -75,7 +75,7 @@ def find(patterns: str, input_format: str) -> list[InputFile]:
     for pattern in map(str.strip, patterns.split(",")):
         language = ""
         given = _LANGUAGE.fullmatch(pattern)
-        # If the file lg=en/part.txt exists, lg= belongs to its path.
+        # Read lg= as a language, unless a file such as lg=en/part.txt exists.
         if given and not glob.glob(pattern):
             language, pattern = given.groups()
         for path in expand(pattern, "--input_file"):
@@ -157,8 +157,8 @@ def _format_of(path: str, input_format: str) -> str:
 def fingerprint(path: str) -> str:
     """Returns a hash of a file's size, start and end.
 
-    Reads only 2 MB, even of a 20 GB file. Misses a change in the middle of the
-    file, which `extraction.part_key` finds except in a Parquet file.
+    Reads only 2 MB, even of a 20 GB file. A change in the middle keeps the
+    hash; `extraction.part_key` finds it, except in a Parquet file.
     """
     digest = hashlib.blake2b(digest_size=16)
     with files.open_binary(path) as file:

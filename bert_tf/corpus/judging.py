@@ -43,8 +43,8 @@ _KEPT = 0
 # Number of documents whose sizes are summed at once, which bounds memory.
 _BLOCK = 1 << 18
 
-# Number of hashes in a partition, and of hashes read at once. Sorting a
-# partition takes about 40 bytes of memory per hash.
+# Number of hashes to sort or read at once. Sorting takes about 40 bytes of
+# memory per hash.
 _PARTITION = 1 << 22
 
 # Minimum probability that a pair at the similarity threshold is compared.
@@ -175,7 +175,8 @@ def count_copies(
     factors = np.divide(
         wanted, totals, out=np.zeros_like(totals), where=totals > 0
     )[languages]
-    # Small ids are held out, so the other ids are not uniform: mix them again.
+    # Held-out documents have the smallest ids. Mix the ids again, so that the
+    # other documents get uniform random numbers.
     chance = _uniform(mix(ids + np.uint64(1)))
     whole = np.floor(factors)
     return (whole + (chance < factors - whole)).astype(np.int64)

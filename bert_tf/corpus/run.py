@@ -74,8 +74,8 @@ def run(config: Flags) -> dict[str, Any]:
             run.start_over([*run_folder.inputs_of(config), *read])
         if run.ends_at_once():
             return text_files.read_json(reports.path_of(config.output_file))
-        # `fits_any` allows other flags and input until the first output file is
-        # complete; parts with unchanged flags and text are reused.
+        # Until the first output file is complete, a run may resume with changed
+        # flags or input: it reuses parts that the change does not affect.
         picture = reports.picture_of(config.output_file)
         report = reports.path_of(config.output_file)
         run.resume([*names, picture, report], fits_any=True)
@@ -238,8 +238,8 @@ def _choose(
         copies *= judging.count_copies(
             prints.ids, sizes, languages, config.language_sampling
         )
-    # Write all first copies before all second copies, which keeps equal
-    # documents apart: 2, 0 and 1 copies of documents 0, 1, 2 give 0 2 0.
+    # Write all first copies before all second copies, so that copies of a
+    # document are far apart. With copies = [2, 0, 1], the order is 0 2 0.
     orders["text"] = np.concatenate(
         [np.flatnonzero(copies > i) for i in range(copies.max())]
     )
@@ -308,8 +308,8 @@ def _write(
     if os.path.exists(path):
         done = text_files.read_json(path)
     done = {x: y for x, y in done.items() if os.path.exists(x)}
-    # Drop deleted files from the list first. If the run were killed after it
-    # wrote such a file again, the list would keep the file's old counts.
+    # Drop deleted files from the list first. Otherwise, if the run were killed
+    # after it rewrote one of them, the list would keep that file's old counts.
     files.write_json(path, done)
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(
@@ -356,7 +356,7 @@ def output_files(config: Flags) -> list[str]:
 def _build_recipe(
     config: Flags, found: Sequence[inputs.InputFile]
 ) -> dict[str, Any]:
-    """Returns the flags and hashes of files that the output depends on.
+    """Returns what the output depends on: flags, and hashes of input files.
 
     Returns:
       "flags" without paths, and "inputs": path, hash and language of each file.

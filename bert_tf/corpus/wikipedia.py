@@ -54,7 +54,7 @@ _DISAMBIGUATION = re.compile(
     r"täsmennyssivu|täsmennys|egyért|anlam ayrımı|dəqiqləşdirmə|dezambig|"
     r"dezambiguizare|gwahaniaethu|idirdhealú|maana|nyahkekaburan|"
     r"მრავალმნიშვნელოვანი|բազմիմաստություն|"
-    # With arguments, the next template is a link; match it without arguments.
+    # Match the next template only without arguments: with them, it is a link.
     r"توضيح(?=\s{0,9}\}\})|صفحة توضيح|ضد ابہام|"
     r"αποσαφήνιση|פירושונים|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
     r"(?:[^{}|\s]{0,9}の)?曖昧さ回避|동음이의(?: 문서)?|동명이인|"
@@ -155,9 +155,9 @@ def serve(pipe: Connection) -> None:
     """Parses the pages that arrive, until the pipe is closed."""
     from bert_tf.corpus import wikitext
 
-    # Ignore Ctrl-C, which all processes get: the main process handles it.
+    # Ctrl-C reaches all processes: ignore it, as the main process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # SIGPROF's default action ends even C code; a Python handler would wait.
+    # SIGPROF's default action ends even C code, unlike a Python handler.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     while True:
         try:

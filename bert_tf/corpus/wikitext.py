@@ -8,10 +8,10 @@ import mwparserfromhell
 from mwparserfromhell import nodes
 from mwparserfromhell.wikicode import Wikicode
 
-# Marks in text: pages never have these control characters, which XML forbids.
+# Marks in text. XML forbids these control characters, so no page has them.
 _NO_TEXT = "\x00"  # Begins a line that is not part of a paragraph.
 _BREAK = "\x01"
-# Stand-ins that keep characters of <nowiki> and entities from being markup.
+# Stand-ins for characters that are text and not markup, as in <nowiki>.
 _LITERALS = dict(zip("'[]{}<|", "\x02\x03\x04\x05\x06\x07\x08", strict=True))
 _TO_LITERALS = str.maketrans(_LITERALS)
 _FROM_LITERALS = str.maketrans({x: y for y, x in _LITERALS.items()})
@@ -171,8 +171,8 @@ def _strip_quotes(line: str) -> str:
     bold = [i for i, length in enumerate(marks) if length in (3, 5)]
     italic = [i for i, length in enumerate(marks) if length in (2, 5)]
     if len(bold) % 2 and len(italic) % 2:
-        # MediaWiki reads one ''' as ' and '': the first after a one-letter
-        # word, else the first after a longer word, else the first on the line.
+        # MediaWiki reads one ''' as ' and ''. It prefers one after a one-letter
+        # word, then one after a longer word; among equals, the first.
         candidates = [i for i in bold if marks[i] == 3]
         if candidates:
             ranks = [_rank(line[: runs[i].start()]) for i in candidates]

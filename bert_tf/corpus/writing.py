@@ -133,7 +133,7 @@ def _open(temporary: str, path: str) -> Iterator[BinaryIO]:
         if not path.endswith(".gz"):
             yield stored
             return
-        # Without name and time in gzip's header, equal text gives equal bytes.
+        # Write no name or time, so that equal text gives equal gzip bytes.
         with gzip.GzipFile("", "wb", 6, stored, mtime=0) as file:
             yield file
 

@@ -241,7 +241,7 @@ class PretrainingInput:
         )
         paths = np.array(self._read_from)[order]
         later = paths[(start.group + 1) * self._files_per_group :]
-        # Begin with the next file in turn: a run may resume within a round.
+        # The position may be within a round: begin with the file that is next.
         begun = self._group(
             tf.constant(paths[list(start.files)], tf.string),
             tf.constant(start.skips, tf.int64),
@@ -367,7 +367,7 @@ def find_start(
         position -= int(group_ends[group - 1])
     first = int(starts[group])
     group_counts = counts[first : first + files_per_group]
-    # Full rounds before the position; a round takes one record of each file.
+    # Full rounds before the position. A round reads a record of each file.
     row = -1 + bisect.bisect_right(
         range(group_counts.max()),
         position,

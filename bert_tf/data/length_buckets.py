@@ -16,9 +16,9 @@ import numpy as np
 from bert_tf import stateless_random
 from bert_tf.errors import UserError
 
-# Examples are sorted by length within windows of at most this many batches,
-# which is enough for little padding. With fewer than `_LEAST_WINDOWS` windows,
-# each epoch would have nearly the same batches.
+# Maximum number of batches in a window. Examples are sorted by length in each
+# window, and this size leaves little padding. With fewer than `_LEAST_WINDOWS`
+# windows, all epochs would have nearly the same batches.
 _BATCHES_PER_WINDOW = 50
 _LEAST_WINDOWS = 4
 
@@ -63,12 +63,12 @@ def fewest_padding(
     choices = np.array(every_multiple(max_seq_length))
     # counts[j]: number of examples of at most choices[j] tokens.
     counts = np.searchsorted(np.sort(lengths), choices, side="right")
-    # cost[j]: positions of these counts[j] examples, padded to choices[j].
+    # cost[j]: total length of these examples, each padded to choices[j].
     cost = choices * counts
     last: list[np.ndarray] = []
     for _ in range(min(num_lengths, len(choices)) - 1):
-        # total[j, i]: the new cost[j] if choices[i] is added as the next
-        # shorter length; i = j adds no length.
+        # total[j, i]: cost[j] if choices[i] is added as the next shorter
+        # length. With i = j, no length is added.
         extra = (counts[:, np.newaxis] - counts) * choices[:, np.newaxis]
         total = np.where(
             np.tri(len(choices), dtype=bool), cost + extra, np.iinfo(int).max

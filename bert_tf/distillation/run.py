@@ -69,7 +69,7 @@ _FINE_TUNED = {
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _LAYERS = "bert/encoder/"
-# The first entry, the word embeddings, sets the projection of all embeddings.
+# All get the projection that is computed from the first, the word embeddings.
 _EMBEDDINGS = (
     "bert/embeddings/word_embeddings",
     "bert/embeddings/position_embeddings",
@@ -297,7 +297,7 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev may have that label.
         changes["calibrates"] = task.may_calibrate(config)
-        # Do not copy a few-shot teacher's normalization, which slows training.
+        # Drop a few-shot teacher's normalization, as it would slow training.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 
@@ -341,7 +341,7 @@ class MixedFeatures:
         batch = {IS_LABELED: is_labeled.astype(np.float32)}
         for name, value in mine.items():
             other = theirs.get(name, np.zeros([0, *value.shape[1:]]))
-            # Pad: labeled and unlabeled rows may differ in number of choices.
+            # Pad to the larger number of choices, as the numbers may differ.
             shape = np.maximum(value.shape[1:], other.shape[1:])
             rows = np.zeros([len(indices), *shape], value.dtype)
             _put(rows, is_labeled, value)

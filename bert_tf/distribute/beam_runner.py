@@ -90,8 +90,8 @@ def run(
     logging.info("%s, with %s.", what, config.runner)
     runner: Any = config.runner
     if runner == "DirectRunner":
-        # Build the runner here. If Beam got only the name "DirectRunner", Beam
-        # would try to download a runner that supports no --direct_ option.
+        # Build the runner here. With the name alone, Beam would try to download
+        # another runner, which supports no --direct_ option.
         runner = fn_api_runner.FnApiRunner(
             provision_info=fn_runner.ExtendedProvisionInfo(
                 beam_provision_api_pb2.ProvisionInfo(
@@ -106,7 +106,7 @@ def run(
     try:
         pipeline = beam.Pipeline(runner, options)
     except (ImportError, ValueError) as error:
-        # Pass on Beam's message: it names the missing package or option.
+        # Show Beam's message, because it names the missing package or option.
         text = "; ".join(str(error).splitlines())
         raise UserError(f"{config.runner} cannot be used: {text}") from error
     with pipeline:
@@ -114,7 +114,7 @@ def run(
         for number, step in enumerate(steps):
             if not isinstance(step, Step):
                 step = Step(work_dir=work_dir, function=step)
-            # Without Reshuffle, one worker would run all steps of an element.
+            # Without Reshuffle, one worker would run all steps on an element.
             collection |= f"spread {number}" >> beam.Reshuffle()
             collection |= f"step {number}" >> beam.ParDo(step)
     paths = tf.io.gfile.glob(os.path.join(problems, "*.json"))

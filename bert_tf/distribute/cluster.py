@@ -270,7 +270,7 @@ class _Meeting:
     def _receive_all(self) -> None:
         """Answers greetings until the meeting is over."""
         while not self._is_over.is_set():
-            # Ignore timeouts and lost connections: callers try again.
+            # Ignore timeouts and lost connections: a caller connects again.
             with (
                 contextlib.suppress(OSError),
                 self._listener.accept()[0] as caller,

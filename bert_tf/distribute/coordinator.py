@@ -17,7 +17,7 @@ from absl import logging
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.errors import UserError
 
-# Pad to at least 2**10 values, so that most reductions share one graph.
+# Pad arrays to at least 2**10 values, so that most sums share one graph.
 _MIN_SIZE_LOG2 = 10
 
 

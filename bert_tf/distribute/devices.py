@@ -22,7 +22,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.groups import DeviceConfig
 from bert_tf.io import terminal
 
-# Flags with these values change only training: warn if --do_train is missing.
+# These flag values have an effect only with --do_train: warn if it is missing.
 _OF_STEPS = {"all_reduce_dtype": "bfloat16", "remat": True, "xla": "on"}
 # Seconds in which all running workers must connect. Without this limit,
 # TensorFlow would wait an hour for a worker that has just ended.
@@ -143,7 +143,7 @@ def prepare(flags: DeviceConfig) -> Devices:
         tf.config.experimental.enable_tensor_float_32_execution(
             flags.tensor_float_32
         )
-    # Prediction scripts lack these flags, so use the defaults.
+    # Prediction scripts lack these two flags, so use their defaults.
     xla = getattr(flags, "xla", "auto")
     all_reduce_dtype = getattr(flags, "all_reduce_dtype", "float32")
     for warning in _without_effect(flags, kind, strategy):
@@ -408,7 +408,7 @@ def _choose_precision(device_type: str) -> Precision:
     if flags:
         return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
     names = ", ".join(packed_weights.BFLOAT16_FLAGS)
-    # The recipe cpu.flags measured this factor on a CPU with bfloat16 units.
+    # The recipe cpu.flags measured the 1.4 on a CPU with bfloat16 units.
     longer = "steps take about 1.4 times as long as in bfloat16"
     return Precision("float32", f"the CPU has none of {names}; {longer}")
 

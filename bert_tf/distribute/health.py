@@ -32,7 +32,7 @@ from bert_tf.errors import UserError
 _PERIOD = 5.0
 # Seconds to wait for the answer to a check.
 _CHECK_TIMEOUT = 5.0
-# Seconds to wait, after two failed checks, until training notices the loss.
+# Seconds for training to notice a lost worker, after two failed checks.
 _GRACE = 15.0
 # Seconds to write the last checkpoint if other workers are gone.
 _SECONDS_TO_FINISH = 600.0
@@ -107,8 +107,8 @@ def explain(
         return kind(report[2])
     named = [int(index) for index in _TASK.findall(str(error))]
     others = [i for i in range(cluster.num_workers) if i != cluster.index]
-    # Check all other workers, beginning with the workers that the error names:
-    # they are probably gone, but may have stopped because of another worker.
+    # First check the workers that the error names, which are probably gone.
+    # Check the other workers, too, because one of them may be the cause.
     others.sort(key=lambda index: index not in named)
     gone = [index for index in others if check_health(index)]
     gone = gone or [index for index in others if index in named]
@@ -146,7 +146,7 @@ def _report(kind: str, text: str) -> None:
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief forwards reports; it is gone, or already has another report.
+        # The chief is gone or has another report: the workers stop either way.
         logging.debug("Could not report to the other workers: %s", error)
 
 

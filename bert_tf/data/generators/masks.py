@@ -121,8 +121,8 @@ def choose_words(
     word_of_token = np.cumsum(begins, axis=1)
     num_words = word_of_token[:, -1]
     most_words = int(num_words.max(initial=0))
-    # Each column is a word; column 0 is empty. The last column is never free,
-    # so a run of words ends before it.
+    # Each column is a word, but the first and the last column are empty, so a
+    # run of words ends before the last column.
     columns = most_words + 2
     rows, places = np.nonzero(candidates)
     words = word_of_token[rows, places]

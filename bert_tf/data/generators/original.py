@@ -193,7 +193,7 @@ def _create_pairs(
         chunk = document[start:position]
         num_a = 1 if len(chunk) == 1 else rng.randint(1, len(chunk) - 1)
         a = list(itertools.chain(*chunk[:num_a]))
-        # For a chunk of one sentence B is random, and `rng` is not used.
+        # Like the original, draw no number for a chunk of one sentence.
         is_random_next = len(chunk) == 1 or rng.random() < 0.5
         if is_random_next:
             b = _draw_other_text(documents, index, target - len(a), rng)

@@ -169,7 +169,7 @@ def _append_all(
 ) -> None:
     """Tokenizes batches in parallel and appends them in order.
 
-    Processes of `pool` split lines into sentences; None leaves lines whole.
+    `pool` splits lines into sentences; if `pool` is None, lines stay whole.
     """
     waiting: collections.deque = collections.deque()
 

@@ -312,8 +312,8 @@ def _plan_instances(
     """Plans pairs (original: lines 243-337); without `draw`, only A."""
     i, stop = 0, len(offsets) - 1
     while i < stop:
-        # The chunk ends where a sentence starts `target` or more tokens after
-        # sentence i: after at most `target` sentences, as none is empty.
+        # The chunk ends once it has `target` tokens. No sentence is empty, so
+        # that takes at most `target` sentences.
         nearest = min(stop, i + target)
         chunk_stop = bisect_left(offsets, offsets[i] + target, i + 1, nearest)
         a_start, count = offsets[i], chunk_stop - i
@@ -329,8 +329,8 @@ def _plan_instances(
             plan.extend(
                 (a_start, a_stop, document, target - a_stop + a_start, 1)
             )
-            # B is random, so the chunk's sentences after A start the next chunk
-            # (lines 290-293 of the original).
+            # The chunk's sentences after A were not used, so they start the
+            # next chunk (lines 290-293 of the original).
             i = b_start
         else:
             plan.extend((a_start, a_stop, a_stop, offsets[chunk_stop], 0))
@@ -393,14 +393,14 @@ def make_records(
       length].
     """
     max_seq_length = plan.config.max_seq_length
-    # Columns of both [SEP] in each row. [CLS] is in column 0, so A starts at 1.
+    # Columns of the [SEP] tokens. [CLS] is in column 0, so A starts at 1.
     first_sep = 1 + instances.a_lengths
     last_sep = first_sep + 1 + instances.b_lengths
     if not plan.config.next_sentence_pairs:
         last_sep = first_sep
     shape = (len(instances), max_seq_length)
     rows = np.arange(0, len(instances) * max_seq_length, max_seq_length)
-    # A column for A and one for B: lengths, starts in the batch and the store.
+    # Columns are A and B; `places` index the batch, and `starts` the store.
     lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
     places = np.stack([rows + 1, rows + first_sep + 1], axis=1)
     starts = np.stack([instances.a_starts, instances.b_starts], axis=1)

@@ -257,7 +257,7 @@ def find(record_files: Sequence[str]) -> Manifest | None:
         accents, or lengths, or if a manifest is damaged.
     """
     read_once = functools.cache(read)
-    # Files of one command have equal manifests, so combine only one of them.
+    # All files of one command have the same manifest, so count it only once.
     distinct, entries, without = {}, {}, []
     for path in record_files:
         output_files = filter(None, (_unsharded(path), path))
