@@ -39,7 +39,7 @@ OUT = "{out}"
 CLASSIFICATION, REGRESSION = "classification", "regression"
 MULTIPLE_CHOICE, TAGGING = "multiple_choice", "tagging"
 _SPLITS = ("train", "dev", "test")
-# Increase this if `prepare` writes other contents, or old files are reused.
+# Increase this when `prepare` changes; otherwise it reuses its old files.
 _FORMAT = 1
 # Without a dev file, taggers hold out the last fifth of the training sentences.
 _HELD_OUT = 5
@@ -71,7 +71,7 @@ def write_json(path: str, values: Any) -> None:
 Values = Mapping[str, Any]
 # The script, split flags, columns and metrics of each kind of task.
 KINDS: Values = read_recipe("tasks")["kinds"]
-# Keys without hyphens, which `find_tasks` drops from names: sst2 for SST-2.
+# Tasks by their names without hyphens, as folders may be named sst2 or SST-2.
 _GLUE = {x.name.replace("-", ""): x for x in glue_tasks.TASKS.values()}
 
 
@@ -156,7 +156,7 @@ def _described(name: str, folder: str, path: str) -> Task:
     """Returns the task of a task.json."""
     values = text_files.read_json(path)
     values = values if isinstance(values, dict) else {}
-    # Check an unknown kind as a tagger, so that one error lists all mistakes.
+    # Even if the kind is unknown, check the fields, to report all mistakes.
     kind = KINDS.get(name_of := str(values.get("kind")), KINDS[TAGGING])
     metric = values.get("metric", kind["metrics"][0])
     columns = values.get("columns", {})
@@ -252,7 +252,7 @@ def _write(
         files.write_text(os.path.join(folder, split + ending), contents)
     known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
-        # Set the majority for any metric, as a table may use accuracy instead.
+        # F1 tasks need this baseline, too: some tables show their accuracy.
         dev = next(y for x, y in rows.items() if x.startswith("dev"))
         counts = collections.Counter(row["label"] for row in dev)
         known["majority"] = 100 * max(counts.values()) / len(dev)
@@ -269,7 +269,7 @@ def _sample(
         return rows[:most]  # Keeps the sentences of a document together.
     kept = set(random.Random(0).sample(range(len(rows)), most))
     if split == "train" and kind == CLASSIFICATION:
-        # Keep a training row per label: scripts refuse labels only in dev.
+        # Keep a row of each label: scripts reject a label that only dev has.
         first = {x["label"]: i for i, x in reversed([*enumerate(rows)])}
         seen = {rows[index]["label"] for index in kept}
         kept |= {first[label] for label in first.keys() - seen}

@@ -43,8 +43,8 @@ _FIRST_SEED = 12345
 # A script, such as "run/pretrain.py", and its flags.
 Command = tuple[str, Mapping[str, Any]]
 Values = dict[str, Any]
-# A variant's entry in tables.json and its `name`; also its `size`, if the model
-# does not have the scale's base size.
+# A variant's entry in tables.json, with its `name` added. A variant of another
+# size than the scale's base size also has its `size`.
 Variant = Values
 
 
@@ -54,7 +54,7 @@ class Score:
 
     Attributes:
       metric: The metric's name.
-      split: The prefix of the split to read from a .json file.
+      split: Start of the split's name in a .json file: dev for dev_matched.
       factor: Multiplies the score; 100 turns a score from 0 to 1 into percent.
       seed: The seed of the run.
       majority: The score of always predicting the most frequent label, or None.
@@ -197,7 +197,7 @@ class Plan:
         # Folders, pipes and broken links have no contents to hash.
         found = [x for x in (root, *root.rglob("*")) if x.is_file()]
         sums = {str(x.relative_to(root)): files.sha256(str(x)) for x in found}
-        # For a single file, `sums` has the key ".": use only the file's hash.
+        # A single file has the key "."; without any file, hash the path itself.
         holder = f"{{{name}-{data.digest(sums.get('.', sums or path))}}}"
         self.places[holder] = os.path.abspath(path) if found else path
         return holder
@@ -288,7 +288,7 @@ class Plan:
         content = [
             [[script, _with_flag_file(flags)] for script, flags in commands],
             list(needs),
-            # Keep the unused empty list, or finished cells would get new ids.
+            # Hash the unused [], too: without it, finished cells get new ids.
             score and [score.metric, score.split, []],
         ]
         step_id = f"{name}-{data.digest(content)}"
@@ -342,7 +342,7 @@ def build(
 def _rows(name: str, recipe: Values, plan: Plan, config: Flags) -> list[Values]:
     """Returns the rows that the scale and the files in --data_dir allow."""
     found, values = [], plan.scale | plan.scale.get(name, {})
-    # Begin with the largest size, as the first row is the reference row.
+    # Put the largest size first: all rows are compared with the first row.
     sizes = [{"name": x, "size": x} for x in reversed(values["sizes"])]
     for row in recipe.get("rows", sizes):
         label = row.get("label", "L={}, H={}, A={}")

@@ -89,7 +89,7 @@ def build(planned: Rows, out_dir: str) -> dict[str, Any]:
         elif name in ids:
             cell.pop("commands", None)  # The cell's file keeps the commands.
             finished[name] = {"id": name, **cell}
-    # Leave out cells that failed first and succeeded later.
+    # Do not report a cell as failed if a later run has finished it.
     failed = [x for x in failed if x["id"] in ids - {*finished}]
     commits = [str(x.get("commit", "unknown")) for x in finished.values()]
     return {
@@ -133,7 +133,7 @@ def paper_value(table: Values, row: str, column: Values) -> float | None:
     place = share * max(points, default=0.0)
     if place < min(points, default=math.inf):
         return None
-    # Round to one decimal, as precisely as the paper's plot can be read.
+    # Round to one decimal: the paper's plot cannot be read more precisely.
     return round(float(np.interp(place, [*points], [*points.values()])), 1)
 
 
@@ -187,10 +187,10 @@ def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
     """Returns our and the paper's difference of two rows, and a verdict."""
     found: dict[str, Any] = {}
     if None not in (row["paper"], other["paper"]):
-        # Round off float64's error; the paper prints at most two decimals.
+        # Remove rounding errors, as in 84.6 - 84.5 = 0.09999999999999432.
         gap = round(row["paper"] - other["paper"], 6)
         found["paper_difference"] = gap
-        # If no claim is given, use the sign of the paper's difference.
+        # Without a claim, the paper's difference gives the expected sign.
         claimed = claimed or (gap and ("above" if gap > 0 else "below"))
     if claimed:
         found |= {"expected": claimed, "verdict": None}
@@ -359,7 +359,7 @@ def _table(table: Values) -> list[str]:
         for column in table["columns"]:
             parts += _column(table, column)
     if paper and all(value["paper"] is None for value in values):
-        # Show the paper's table if no row here is in it, as for small models.
+        # No row here has a number in the paper, so show the paper's own table.
         lines = []
         for row in paper["rows"].values():
             numbers = [_number(row["values"].get(x)) for x in paper["columns"]]
@@ -489,7 +489,7 @@ def _points(value: Values, is_spread: bool) -> Iterator[tuple]:
         error, verdict = value["error"], value.get("verdict")
         if error is None or verdict is None:
             verdict = "no sign claimed, or one seed"
-        # Show two standard errors on each side, as `judge` has the same limit.
+        # If a bar of two standard errors includes 0, `judge` finds no sign.
         yield verdict, value["difference"], -0.12, 2 * (error or 0.0)
 
 

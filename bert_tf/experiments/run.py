@@ -58,7 +58,7 @@ def run(config: Flags) -> None:
         sys.stdout.write(plans.describe(config))
         return
     if config.dry_run:
-        # A temporary folder is enough, as step ids do not depend on the folder.
+        # Write the plan's files to a temporary folder; step ids stay the same.
         with tempfile.TemporaryDirectory() as folder:
             plan, _ = make_plan(config, folder)
         sys.stdout.write(Runner(config.output_dir, plan).describe())
@@ -91,7 +91,7 @@ def make_plan(config: Flags, folder: str) -> tuple[Plan, list]:
             train, dev = scale["rows"].get(task.kind, (None, None))
             prepared.append(data.prepare(task, folder, rows or train, dev))
         built.append(plans.build(experiment, plan, prepared, config))
-    # Write this file last: it forbids another scale or corpus in the folder.
+    # This file fixes scale and corpus: write it after the steps that may fail.
     data.write_json(os.path.join(folder, "experiments.json"), identity)
     return plan, built
 
@@ -188,7 +188,7 @@ class Runner:
                 begin, commit = time.monotonic(), current_commit()
                 for number, command in enumerate(step.commands, start=1):
                     shell = self._shell(step, command)
-                    # Skip the command if a killed run has finished it.
+                    # Skip a command that an earlier, killed run has finished.
                     marker = self._path(step.id, f".command{number}.done")
                     if not os.path.exists(marker):
                         log.write(f"$ {shell}\n".encode())
@@ -240,7 +240,7 @@ class Runner:
             here = pathlib.Path(self._fill(step, step.here))
             for path in [x for name in _REMOVED for x in here.rglob(name)]:
                 shutil.rmtree(path, ignore_errors=True)
-                # Ignore errors: a file may still be open on a shared folder.
+                # An open file on a shared disk may stay: it only wastes space.
                 with contextlib.suppress(OSError):
                     path.unlink()
 

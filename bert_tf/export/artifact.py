@@ -53,7 +53,7 @@ _CELLS = re.compile(r"\| (.*?) \| (.*) \|")
 _LEFT_OUT = ("Versions",)
 
 GRPC_PORT, REST_PORT = 8500, 8501
-# The first image with TensorFlow Text 2.20; images of 2.12 to 2.19 have 2.12.1.
+# Image 2.20.0 has TensorFlow Text 2.20; images 2.12 to 2.19 have Text 2.12.1.
 IMAGE = "tensorflow/serving:2.20.0"
 CONFIG_FILE = "models.config"
 BATCHING_FILE = "batching_parameters.txt"
@@ -73,8 +73,8 @@ max_enqueued_batches { value: 10 }
 
 # tf.saved_model.save adds this internal signature; cards do not describe it.
 _INTERNAL = "__saved_model_init_op"
-# Names of version directories that this project writes, and that servers load.
-# Servers load a directory 007 as version 7, so no second version 7 may exist.
+# This project writes version 7 to a directory named 7. Servers also load 007 as
+# version 7, so `choose_version` counts both names as version 7.
 _WRITTEN = re.compile(r"[1-9]\d*")
 _SERVED = re.compile(r"[0-9]+")
 # Checks for the fields of an `Artifact`; a card that fails a check is refused.

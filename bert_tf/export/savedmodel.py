@@ -47,7 +47,7 @@ _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
 # Number of timed calls per row length; the model card has their median.
 _NUM_TIMINGS = 20
-# Warm-up requests have one row or several rows, as servers merge requests.
+# Warm up calls of one row and of four rows: servers merge requests into calls.
 _WARMUP_BATCHES = (1, 4)
 
 # --head=auto uses the first of these heads that fits the model.
@@ -138,7 +138,7 @@ def write(
         version = artifacts.choose_version(config.version, list(targets))
         export = prepare(config, origin)
         made = {}
-        # Directories keep temporary names until all are complete: see `stack`.
+        # `stack` renames the temporary directories only when all are complete.
         for output_dir, ids_only in targets.items():
             suffix = _IDS_SUFFIX if ids_only else ""
             artifact = Artifact(
@@ -207,7 +207,7 @@ def choose_head(name: str, stored: StoredModel) -> str:
     variant = stored.task.get("variant")
     is_served = kind == "classification" and variant in registry.TASKS
     if variant is not None and not is_served:
-        # A graph cannot run a custom task, so only heads of the encoder fit.
+        # A graph cannot run a custom task's Python: offer only encoder outputs.
         of_model = [key for key in of_model if HEADS[key].model_kind]
         if name == "auto":
             raise UserError(

@@ -23,7 +23,7 @@ _NO_VERSION_YET = re.compile(
     r"\d+\.tmp-.*|\..*|models\.config|batching_parameters\.txt"
 )
 _PACKAGES = ("bert_tf", "tensorflow")
-# Training gives all model folders this name, so the parent names the model.
+# All trained models are in a folder of this name: use its parent's name.
 _MODEL_FOLDER = "model"
 
 

@@ -1,7 +1,7 @@
 """Signatures of a SavedModel, and of the graphs around a .tflite file.
 
-Signatures skip padding, except for heads that use the outputs for padding, in
-the signature `attention`, and in graphs that run outside TensorFlow.
+Signatures skip padding, with three exceptions: heads that use the outputs for
+padding; the signature `attention`; graphs that other runtimes can run.
 
 Shapes:
   B: batch size.
@@ -567,7 +567,7 @@ class LitertModule:
         """Returns what `condense` keeps, for inputs <int32>[R, T] or [R, P]."""
         if self._axes_of_rows.rank == 1:
             return self._head.condense(self._model(inputs, training=False))
-        # The model expects [B, choices, T]: make each row a text's only choice.
+        # The model expects [B, choices, T]: turn [R, T] into [R, 1, T].
         inputs = {name: tf.expand_dims(x, 1) for name, x in inputs.items()}
         kept = self._head.condense(self._model(inputs, training=False))
         return {name: tf.squeeze(x, 1) for name, x in kept.items()}
@@ -602,7 +602,7 @@ def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
     length = tf.shape(input_mask)[-1]
     places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
     last = tf.reduce_max(places, -1)
-    # For a row without tokens, return T, as the model must read a column.
+    # For a row without tokens, return T: the model cannot read zero columns.
     return tf.where((last == 0) | whole, length, last)
 
 

@@ -51,7 +51,7 @@ from bert_tf.training.losses import TaskObjective
 
 # An epoch has at least this many pairs, so few texts still give many steps.
 _LEAST_PAIRS = 256
-# The inverse penalty is large: embeddings of length 1 need large weights.
+# Weak regularization, because embeddings of length 1 need large weights.
 _INVERSE_PENALTY = 10.0
 _MAX_ITERATIONS = 1000
 _FOLDS = 10
@@ -128,7 +128,7 @@ class FewLabels(ObjectiveSource):
         super().__init__(reader)
         self._config = config
         self._stored = stored
-        # Logits from heads not fitted to the text; `tune` fits a temperature.
+        # Out-of-fold logits of the training texts; `tune` calibrates with them.
         self._logits: np.ndarray | None = None
 
     def read(self) -> tuple[int, GroupedRows]:

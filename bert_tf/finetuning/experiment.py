@@ -30,7 +30,7 @@ from bert_tf.training.preemption import Preemption
 
 # With several trials, this folder in --output_dir has a folder for each trial.
 RUNS_FOLDER = "runs"
-# In `identity`, the key of a model is this text and the name of its flag.
+# The key of a model in `identity`: this prefix, then the name of its flag.
 _MODEL_OF = "the model of --"
 _REVISION = "the revision of the model"
 

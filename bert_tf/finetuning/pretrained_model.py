@@ -258,7 +258,7 @@ def build_model(
     elif keep_head:
         expected = task.to_json()
         if stored.task.get("kind") != task.kind:
-            # Omit labels from the message: they may come from this model.
+            # Omit expected labels: they may come from the refused model.
             expected |= {"labels": None}
         raise UserError(
             f"The model in {stored.path} is not fine-tuned for this task "

@@ -45,7 +45,7 @@ from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.preemption import Preemption
 
-# A `BuildTask` gets the flags and, without --do_train, the model's task.json.
+# Builds a task from the flags and the model's task.json (None with --do_train).
 BuildTask = Callable[[Any, Mapping[str, Any] | None], Task]
 
 # Below this number of texts per label, `--few_shot` is usually better.
@@ -271,7 +271,7 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
         os.path.join(output_dir, model_directory.MODEL_FOLDER)
     )
     tuned, _, results = _evaluate_model(experiment, stored, is_own)
-    # Compare with task.json, because flags may have changed fields of `task`.
+    # Flags may have changed `task`, so compare these fields with task.json.
     chosen = {name: stored.task.get(name) for name in confidence.FIELDS}
     old, new = task.to_json() | chosen, tuned.to_json()
     changes = {name: x for name, x in new.items() if x != old.get(name)}

@@ -79,7 +79,7 @@ class Trial(Trainer):
         return self._experiment.identity
 
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
-        # `agree` waits for all workers, so all read before the chief writes.
+        # `agree` waits: the chief must not write until all workers have read.
         self.coordinator.agree(
             {"the last checkpoint": checkpoint and checkpoint.describe()},
             f"view of {self.output_dir}, a folder that they share",
@@ -309,7 +309,7 @@ class Trial(Trainer):
             metrics = self._score_dev()
             self.write_summaries("eval", metrics)
         except BaseException:
-            # Save, usually on SIGTERM, so that the trial resumes at this step.
+            # Save even on an error, usually SIGTERM, to resume at this step.
             with self.coordinator.finishing():
                 if self.checkpoints.step != self.step:
                     self.checkpoints.save(self.step)
@@ -505,7 +505,7 @@ class FinetuneInput:
         The batch has the features of `Features.batch` and `example_index`
         <int64>[B], which counts the examples of all steps.
         """
-        # Prefetching reads past the last step, so repeat the first batches.
+        # Prefetching reads steps after the last one: return the first batches.
         planned = self._plan[step % len(self._plan)]
         batch = self._features.batch(planned.indices[rows], planned.length)
         first = step * self._batch_size

@@ -50,7 +50,7 @@ _HELP_END = (
 )
 
 _VALUE_WORDS = {bool: "true or false", int: "a whole number"}
-# The groups match the flag and the value in absl's error about a wrong value.
+# absl's error about a wrong value; the groups are the flag and its value.
 _WRONG_VALUE = re.compile(
     r"flag --(\w+)=(.*): "
     r"(?:value should|invalid literal|could not convert|\('Non-boolean)",
@@ -249,7 +249,7 @@ def run(main: Callable[[Any], None]) -> None:
             logging.info("%s", stop)
             sys.exit(stop.status)
         except (Exception, KeyboardInterrupt):
-            # Ctrl-C during an import may raise any error, so check `received`.
+            # Ctrl-C in an import may raise any error; then `received` is true.
             if not interrupt.received:
                 raise
             sys.stderr.write(interrupt.message)

@@ -23,7 +23,7 @@ LITERT_QUANTIZATIONS = QUANTIZATIONS[:3]
 # the newest runtime, "2.14" is tflite-runtime 2.14 with tflite-support 0.4.
 COMPATIBILITIES = ("current", "2.14")
 # Rows are padded to these lengths by default. Each is at most 1.5 times the
-# length before it, so from 17 tokens on padding is below a third of a row.
+# length before it, so a row of 17 or more tokens is less than a third padding.
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 

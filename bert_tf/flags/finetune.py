@@ -374,8 +374,8 @@ class NamedTaskConfig(FinetuneConfig):
                 "Give --train_file, --dev_file or --test_file for your own "
                 "files, or --task_name and --data_dir. Received: none of them.",
             )
-            # Set the default here, so that the run also resumes with an
-            # explicit --task_name=custom.
+            # A resumed run compares flags with the first run, so omitting the
+            # flag must equal --task_name=custom.
             object.__setattr__(self, "task_name", "custom")
         super().__post_init__()
 

@@ -22,7 +22,7 @@ from bert_tf.tasks.task import Task
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
 
-# Limits the memory of a call, as a book has thousands of windows.
+# Maximum windows per call, to save memory: a book has thousands of windows.
 _MAX_ROWS_AT_ONCE = 64
 
 
@@ -103,7 +103,7 @@ class MultipleChoice(ServingHead):
     method = "classify"
     # The signature `attention` needs one row per text, not one per choice.
     has_attention = False
-    # Limits the memory of a call, as a text may have thousands of choices.
+    # Maximum rows per call, to save memory: a text may have many choices.
     max_rows_at_once = max_ids_rows_at_once = 64
 
     task: Task

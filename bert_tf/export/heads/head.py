@@ -102,8 +102,8 @@ class ServingHead:
     # TensorFlow Serving's method in addition to "predict". For "classify",
     # `answer` also returns `classes` and `scores`; for "regress", `outputs`.
     method: ClassVar[Literal["classify", "regress"] | None] = None
-    # The fields of `SavedModelConfig` that this head reads, except fields that
-    # all heads read. By default, the head has attributes with these names.
+    # The flags of this head: fields of `SavedModelConfig` that only some heads
+    # read. By default, `settings` reads the head's attributes of these names.
     flags: ClassVar[tuple[str, ...]] = ()
     # Whether exports have the signature `attention`, with one row per text.
     has_attention: ClassVar[bool] = True

@@ -93,7 +93,7 @@ class FillMask(ServingHead):
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(
             parts.flat_values
         )
-        # Find the byte in the text where each part begins, after a [MASK].
+        # Find the byte where each part begins: [MASK]s separate the parts.
         size = len(MASK)
         sizes = tf.strings.length(parts.flat_values) + size
         begins = tf.cumsum(sizes, exclusive=True)

@@ -35,8 +35,8 @@ _NUM_SPECIAL_TOKENS = 3
 # Separates words in the same way as `bert_tf.tasks.squad.examples`.
 _WHITE_SPACE = "[ \t\r\n\u202f]+"
 _NOWHERE = -1
-# Maximum bytes of spans to compare by text. Longer spans are compared by
-# offsets, or a word of many megabytes would be copied for hundreds of spans.
+# Spans with more bytes than this are compared by offsets, as comparing texts
+# could copy a word of many megabytes for hundreds of spans.
 _MAX_BYTES_COMPARED = 1024
 
 
@@ -62,7 +62,7 @@ class QuestionAnswering(head.ServingHead):
         "n_best_size",
         "max_answer_length",
     )
-    # Limits the memory of a call, as a book has thousands of windows.
+    # Maximum windows per call, to save memory: a book has thousands of windows.
     max_rows_at_once = 32
 
     task: SquadTask
@@ -117,7 +117,7 @@ class QuestionAnswering(head.ServingHead):
         query_lengths = tf.minimum(query_lengths, task.max_query_length)
         room = self.max_seq_length - _NUM_SPECIAL_TOKENS - query_lengths
         stride = tf.minimum(room, task.doc_stride)
-        # Count the strides until a window has the last token; round up.
+        # Begin a window after each stride until a window has the last token.
         steps = -((room - doc_lengths) // stride)
         counts = tf.where(doc_lengths > 0, 1 + tf.maximum(steps, 0), 0)
         questions = tf.repeat(tf.range(tf.size(counts)), counts)
@@ -273,7 +273,7 @@ def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
     is_token = tokens >= 0
     left = tf.cumsum(tf.cast(is_token, tf.int32), axis=1, exclusive=True)
     count = tf.math.count_nonzero(is_token, 1, keepdims=True, dtype=tf.int32)
-    # Compute as `tasks.squad.features` does, or rounding could decide a tie.
+    # Use float64, as `tasks.squad.features` does, or rounding may break a tie.
     context = tf.cast(tf.minimum(left, count - 1 - left), tf.float64)
     score = context + 0.01 * tf.cast(count, tf.float64)
     # `unsorted_segment_max` ignores the index -1, so padding has no effect.
@@ -464,7 +464,7 @@ def _choose(
         best = tf.where(has_span, _softmax(scores)[:, 0], 0)
         return _Chosen(has_span, best, tf.zeros_like(best))
     n_best_size = scores.shape[1]
-    # Drop the last of the n spans if "no answer" is among the n best.
+    # If "no answer" is among the n best answers, it replaces the worst span.
     num_ahead = tf.math.count_nonzero(
         scores >= nulls[:, tf.newaxis], axis=1, dtype=tf.int32
     )

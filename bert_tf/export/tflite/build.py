@@ -34,7 +34,7 @@ from bert_tf.text.tokenizer import LiteTokenizer
 # several outputs, and MediaPipe reads each output as class scores.
 OMITTED_FOR_IDS = ("logits",)
 
-# Heads that answer with parts of a text; clients cut these out by offsets.
+# These heads find parts of a text, so their files also return byte offsets.
 HEADS_WITH_OFFSETS = ("tagging", "question_answering")
 
 _SCRIPT = "export/tflite.py"

@@ -46,7 +46,7 @@ _LABEL_COLUMN = "label"
 _TEXT_PAIR = "text_pair"
 # The heads that have a fine-tuning task.
 _KINDS = frozenset(task.kind for task in registry.TASKS.values())
-# Rows per call of the model, and of a file that takes any number of rows.
+# Rows per call of the model; also of the file, if the file allows any number.
 _BATCH_SIZE = 16
 _TIMED_ROWS = 32
 # Round row lengths up to multiples of this: each new length allocates memory.
@@ -191,7 +191,7 @@ def compute_outputs(
             answer = file.run(_inputs(file, rows, part))
             if task.variant is None and not _is_classification(task):
                 if "probabilities" in answer:
-                    # Probabilities rank choices in the same order as logits.
+                    # Choices are only ranked, so probabilities are enough.
                     answer = {"logits": answer["probabilities"]}
                 answer = task.select_outputs(answer)
             for name, values in answer.items():
@@ -300,7 +300,7 @@ def _task_of(build: Build, flag: str) -> Task:
         )
     task = registry.from_stored(build.stored)
     task = dataclasses.replace(task, max_seq_length=build.head.max_seq_length)
-    # A file that takes strings truncates texts: run the model without windows.
+    # The file truncates long texts, so the model must not read them in windows.
     if build.takes_text and isinstance(task, ClassificationTask):
         task = dataclasses.replace(task, doc_stride=None)
     return task

@@ -57,7 +57,7 @@ _ALIGNMENT = 16
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
 _METADATA_IDENTIFIER = b"M001"
-# Older versions of the schema have no BertTokenizerOptions.
+# The first version of the schema that has BertTokenizerOptions.
 _MIN_PARSER_VERSION = "1.1.0"
 # Values of the enum AssociatedFileType in the schema.
 _TENSOR_AXIS_LABELS = 2

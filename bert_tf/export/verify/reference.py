@@ -51,9 +51,9 @@ _TEXTS_PER_CALL = 64
 _WINDOWS = 32
 # Logits may differ by 10 times the tolerance: padding changes their rounding.
 TIMES_FOR_LOGITS = 10
-# `Reference.decide` adds this many random disturbances to the model's outputs,
-# and subtracts them, too. Decisions that change are doubtful. One disturbance
-# changes 90% of the decisions between numbers that differ by a tenth of it.
+# `Reference.decide` adds this many random disturbances to the outputs, and also
+# subtracts them. Decisions that change are doubtful. A disturbance changes 90%
+# of the decisions between numbers that differ by a tenth of its maximum.
 _DISTURBANCES = 4
 
 # With these arguments, a model returns all outputs that `Reference` reads.
@@ -104,7 +104,7 @@ TEXTS = (
     "long ago, in a far land, the dog sat down and 東 said: hm! " * 400,
 )
 # Exports must ignore invalid UTF-8: a stray byte, a truncated character, an
-# overlong character and a surrogate. Some heads need the [MASK]s.
+# overlong character and a surrogate. The [MASK]s are for fill-mask heads.
 INVALID = (
     b"a \xff b [MASK]",
     b"c \xe6\x9d [MASK]",
@@ -249,7 +249,7 @@ class Reference:
             expected = self.for_predict(found)
             name = f"batch {number} of {len(rows)}"
             yield Call(serving, to_inputs(rows), name, expected)
-            # Single rows run the same code: send only the first as Example.
+            # All single rows run the same code: send only batch 0 as Example.
             if len(rows) == 1 and number > 0:
                 continue
             examples = to_examples(rows)
@@ -565,7 +565,7 @@ def make_rows(
             for i, text in enumerate(column)
         )
     else:
-        # In these pairs, either text may be longer, or empty.
+        # Vary which text of a pair is longer; some texts are empty.
         lengths = [1 + 7 * number % longest for number in range(len(column))]
         others = of_length(tokenizer, lengths, 1)
         others[1::2] = (TEXTS * len(others))[1 : len(others) : 2]
