@@ -375,7 +375,7 @@ def write_confusion_matrix(
         _draw_confusions(bars, labels, counts, side)
         size = min(44 * side / total, 10.0)
     display = ConfusionMatrixDisplay(
-        # In a large matrix, a power makes cells with small shares visible.
+        # In a large matrix, a power below 1 makes small shares visible.
         shares if has_numbers else shares**0.4,
         display_labels=labels,
     ).plot(
@@ -424,7 +424,7 @@ def _draw_confusions(
     draw_bars(axes, names, values, name_width=_MAX_NAME_CHARS + 2)
     # Leave room for 30 bars in every plot; otherwise a few bars would be thick.
     axes.set_ylim(_MAX_CONFUSIONS - 0.5, -0.5)
-    # A name has two lines, so in low rows the font must be smaller.
+    # Names have two lines, so a short figure needs a small font.
     axes.tick_params(axis="y", labelsize=min(0.75 * side, SMALL))
     axes.set_title("Most frequent confusions", fontsize=9, loc="left")
 

@@ -24,7 +24,7 @@ server = functools.partial(option, group="server")
 batching = functools.partial(option, group="batching")
 limits = functools.partial(option, group="limits", at_least=1)
 hardware = functools.partial(option, group="hardware")
-# These functions declare flags without effect on weights (`config.EFFECTS`).
+# The functions below declare flags that do not affect the trained weights.
 reporting = functools.partial(output, affects="nothing")
 scoring = functools.partial(evaluation, affects="nothing")
 speed = functools.partial(hardware, affects="nothing")
@@ -44,7 +44,7 @@ _HOLDS = {
 SHARE = {"at_least": 0, "at_most": 1}
 # The original's default of --max_predictions_per_seq.
 DEFAULT_PREDICTIONS = 20
-# Chosen tokens become [MASK], stay or become random at these rates (Table 8).
+# Shares of chosen tokens that are masked, unchanged or random (paper, Table 8).
 MASK_RATES = {"mask_rate": 0.8, "same_rate": 0.1, "random_rate": 0.1}
 
 

@@ -109,7 +109,7 @@ def join(
     Returns:
       Ragged <int32>[B, None].
     """
-    # Within a text, each part except the first follows a [MASK].
+    # A part follows a [MASK] unless it is the first part of its text.
     rows = parts.value_rowids()
     follows = tf.concat([[False], rows[1:] == rows[:-1]], 0)[: tf.size(rows)]
     masks = tf.RaggedTensor.from_row_lengths(

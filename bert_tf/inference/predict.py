@@ -37,7 +37,7 @@ from bert_tf.training import unpad as unpadding
 
 # Tables show this many significant digits; JSON lines have all digits.
 _DIGITS = 5
-# A kept column gets this prefix if the answers have a column of this name.
+# A kept input column gets this prefix if an answer column has the same name.
 _PREFIX = "input_"
 _PROBABILITIES = "probabilities"
 _TOP_K_KINDS = ("classification", "multiple_choice")
@@ -76,7 +76,7 @@ class OutputRows:
                 f"Received: a model for {key}; drop it."
             )
         if self._empty is None and key not in _NAMES:
-            # A user-defined task has no known columns, so refuse tables for it.
+            # Tables need fixed columns; a user-defined task does not have them.
             if self._ending or config.keep_columns:
                 raise UserError(
                     "Tables and --keep_columns are for classification, "
@@ -174,7 +174,7 @@ class OutputRows:
         return text.getvalue()
 
 
-# Task kind to columns of the answers; classification is in `_EMPTY_ANSWERS`.
+# Answer columns by task kind; `_EMPTY_ANSWERS` has those of classification.
 _NAMES = {
     "multiple_choice": ("label", "index", "probability", _PROBABILITIES),
     "tagging": ("words", "tags", "offsets"),
@@ -333,7 +333,7 @@ def build_predictor(
     unpads = unpadding.choose(
         unpad,
         devices.kind,
-        # Predictions compile no steps, so skipping padding is always faster.
+        # No step is compiled here, so skipping padding always saves time.
         lambda: True,
         reads_padding=task.reads_padding,
     )
@@ -386,7 +386,7 @@ def _predict_chunks(
     inputs = iter(rows.inputs() or ())
     chunks = task_prediction.chunks(task, _read(task, config))
     for number, examples in enumerate(chunks):
-        # Without --keep_columns, `inputs` has no rows and `kept` is empty.
+        # Without --keep_columns, `inputs` is empty, so each example gets {}.
         kept = list(itertools.islice(inputs, len(examples)))
         kept = kept or [{}] * len(examples)
         computed = [x for x in examples if not _is_empty(x, config)]

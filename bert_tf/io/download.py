@@ -40,15 +40,15 @@ _CHUNK_BYTES = 1 << 20
 # Larger files are refused. The second limit is for files without a stated size.
 MAX_BYTES = 1 << 35
 _MAX_UNSTATED_BYTES = 1 << 32
-# The headers must arrive within this time, and then each `_LEAST_BYTES` bytes.
+# Time limit for the headers, and for every further `_LEAST_BYTES` bytes.
 TIMEOUT_SECONDS = 60
 _LEAST_BYTES = 1 << 16
-# `fetch` fails after this many attempts in a row that each add less than 1 MB.
+# `fetch` gives up after this many failures without 1 MB of data in between.
 _TRIES = 3
 _PAUSE_SECONDS = 0.25
 _HASHES = {32: "md5", 64: "sha256"}
-# ETags of these servers look like hashes of the contents but are not: Starlette
-# hashes the file's time and size, and Amazon S3 hashes encrypted contents.
+# Ignore ETags of these servers, which only look like hashes of the contents:
+# Starlette hashes time and size, and Amazon S3 hashes encrypted contents.
 _OTHER_ETAGS = {"server": "uvicorn", "x-amz-server-side-encryption": "aws:kms"}
 _NOT_REACHED = (urllib.error.URLError, OSError, http.client.HTTPException)
 # These IPv6 addresses end with an IPv4 address, which `_is_public` checks.
@@ -174,7 +174,7 @@ class _Transfer:
         if self.num_bytes:
             headers["Range"] = f"bytes={self.num_bytes}-"
             etag = self._headers.get("etag", "")
-            # A weak ETag does not prove that bytes are equal, so send the date.
+            # A weak ETag does not prove equal bytes: send the file's date.
             if etag.startswith("W/") or not etag:
                 etag = self._headers.get("last-modified")
             if etag:
@@ -219,7 +219,7 @@ class _Transfer:
             length = headers.get("content-length")
             if length is not None and not re.fullmatch("[0-9]{1,18}", length):
                 raise ValueError(f"it states the length {length:.40}")
-            # Discard old bytes first, or they could be kept with new headers.
+            # Discard old bytes before storing headers that do not fit them.
             self._discard()
             start, self.total = 0, None if length is None else int(length)
         else:
@@ -245,7 +245,7 @@ class _Transfer:
         )
         pace = response.fp.raw.pace
         with open(self.partial, "ab") as file, bar:
-            # `read1` returns bytes at once, so a broken transfer loses none.
+            # Unlike `read`, `read1` loses no bytes if the transfer breaks off.
             while chunk := response.read1(_CHUNK_BYTES):
                 # A full disk raises `UserError`, so `fetch` does not retry.
                 with errors.full_disks(), errors.naming(self.partial):

@@ -41,7 +41,7 @@ _NO_EXCHANGE = (
     errno.EPERM,
     errno.EXDEV,
 )
-# This process uses these temporary paths, so they are no leftovers.
+# Temporary paths of this process, which `clear_temporaries` must not remove.
 _own: set[str] = set()
 # `announce` passes the path of an output to these functions before writing it.
 on_write: list[Callable[[str], object]] = []
@@ -134,7 +134,7 @@ def remove(path: str) -> None:
     if system.isdir(path) and not os.path.islink(path):
         system.rmtree(path)
     elif system.exists(path) or os.path.islink(path):
-        # Another process may have removed the file meanwhile.
+        # If another process has removed the file by now, nothing is left to do.
         with contextlib.suppress(FileNotFoundError):
             system.remove(path)
 

@@ -21,7 +21,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import paths
 
-# These errors mean that the file system has no locks, or none on folders (NFS).
+# These errors mean that the file system has no locks. NFS has none for folders.
 _UNSUPPORTED = (
     errno.EBADF,
     errno.EINVAL,

@@ -24,13 +24,13 @@ from bert_tf.recipes import releases
 FILE, FILES, FOLDER, MODEL = "file", "files", "folder", "model"
 
 RECIPES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "recipes")
-# A directory holds a model only if one of its names matches this pattern.
+# A directory may hold a model if one of its entries matches this pattern.
 _MODEL_PARTS = re.compile(
     r"\.(json|index|meta|safetensors|bin|h5|keras|pb)$|\.ckpt|\.data-|"
     "^checkpoint$|^model$"
 )
 _NO_MODELS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip")
-# The first pattern that matches standard input's first line sets the ending.
+# Standard input gets the extension whose pattern matches its first line.
 _FIRST_LINES = {
     ".jsonl": re.compile(r"\{"),
     ".csv": re.compile(r"(text|[\w -]+(,[\w-][\w -]*)+)$"),
@@ -245,7 +245,7 @@ def _check_file(path: str, flag: str) -> None:
 
 def _check_files(patterns: str, flag: str) -> None:
     for pattern in map(str.strip, patterns.split(",")):
-        # TensorFlow checks such patterns later: its rules differ from glob's.
+        # TensorFlow has other rules for such patterns and checks them later.
         if is_remote(pattern) or set(pattern) & set("[\\{"):
             continue
         matches = glob.iglob(pattern, include_hidden=True) if pattern else ()

@@ -60,7 +60,7 @@ class Rate:
 class Bar(tqdm.tqdm):
     """A progress bar that can show a rate that was measured elsewhere."""
 
-    # If true, `_rate` replaces the rate that tqdm measures.
+    # Whether the bar shows `_rate` instead of the rate that tqdm measures.
     _has_rate = False
     _rate: float | None = None
 
@@ -68,7 +68,7 @@ class Bar(tqdm.tqdm):
     def format_dict(self) -> Mapping[str, Any]:
         values = super().format_dict
         if self._has_rate:
-            # Without `rate`, tqdm computes its own rate unless `elapsed` is 0.
+            # With no rate to show, set `elapsed` to 0: tqdm then computes none.
             elapsed = values["elapsed"] if self._rate else 0
             values |= {"rate": self._rate, "elapsed": elapsed}
         return values

@@ -26,7 +26,7 @@ TEXT_COLUMN = "text"
 # The standard library refuses fields of more than 131,072 characters, but texts
 # may be longer, so `read_csv` raises this limit (for the whole process).
 _MAX_FIELD_CHARS = (1 << 31) - 1
-# A .tsv header with one column and such a character suggests another format.
+# A .tsv whose only column name has one of these may use it as separator.
 _OTHER_SEPARATORS = ",;"
 # In some countries, spreadsheets separate fields by one of these, not by
 # commas. A line such as "sep=;" before the header may name the separator.

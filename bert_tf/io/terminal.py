@@ -150,8 +150,8 @@ def drop_noise() -> None:
     Call this before TensorFlow is imported. TF_CPP_MIN_LOG_LEVEL below 2 keeps
     all messages.
     """
-    # Without a GPU, TensorFlow logs an error unless the level is 3. Level 3
-    # still shows the last message of a process that aborts.
+    # Without a GPU, TensorFlow logs a needless error, which level 3 hides.
+    # Level 3 does not hide the last message of a process that aborts.
     has_gpu = any(map(os.path.exists, _GPU_FILES))
     default = "2" if has_gpu else "3"
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", default) < "2":
@@ -159,7 +159,7 @@ def drop_noise() -> None:
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         return
-    # Hide stderr: TensorFlow 2.21 logs at any level while the libraries load.
+    # Hide stderr: while its libraries load, TensorFlow 2.21 ignores the level.
     libraries = []
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
         stderr = os.dup(2)

@@ -35,8 +35,8 @@ def pool(num_processes: int) -> Iterator[futures.Executor]:
         initializer=_begin,
     )
     try:
-        # Start workers now: they import while this process prepares tasks, and
-        # they inherit the signal mask, so Ctrl-C does not interrupt imports.
+        # Start workers now, so that they import while this process prepares
+        # tasks. They inherit the signal mask, so Ctrl-C interrupts no import.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for _ in range(num_processes):

@@ -62,7 +62,7 @@ def draw_keys(seeds, dropout_id, first_positions=None):
         return None
     seeds = tf.cast(seeds, tf.uint32)
     place = tf.convert_to_tensor(dropout_id, tf.uint32) * _uint32(_GOLDEN_RATIO)
-    # Hash both keys in one call: a model has dozens of dropouts to speed up.
+    # Hash both keys in one call, as a model needs keys for dozens of dropouts.
     mixed = _mix(tf.stack([seeds, seeds ^ _uint32(_GOLDEN_RATIO)], axis=-1))
     first, second = mixed[..., 0] + place, mixed[..., 1] ^ place
     keys = _mix(tf.stack([first, second], axis=-1))
@@ -104,7 +104,7 @@ def draw_mask(shape, rate, keys):
     if keys.shape[-1] == 3:
         x += keys[:, 2:]
     # Add the second key between the two hash rounds. With only the first key,
-    # any two masks would differ just by a constant XORed to the positions.
+    # XORing positions with some constant would turn any mask into any other.
     x = tf.bitwise.bitwise_xor(x, keys[:, :1])
     x = _xor_shift(x, 16) * _uint32(_MULTIPLIER_1)
     x = _xor_shift(x, 15) + keys[:, 1:2]

@@ -92,9 +92,9 @@ class Encoder(layers.BertLayer):
         self.remat = remat
         # Whether calls must return attention weights.
         self.needs_weights = False
-        # Whether graphs call one function for all layers, as in `fit`. Not in
-        # the training step of scripts: TensorFlow would add gradients in
-        # another order and change results.
+        # Whether graphs call one function for all layers, as in `fit`. It is
+        # False in the training step of scripts: otherwise TensorFlow would add
+        # gradients in another order, and results would change.
         self.shares_graph = False
         self.encoder_layers = [
             self.add_layer(
@@ -114,7 +114,7 @@ class Encoder(layers.BertLayer):
         self, hidden_states, attention_bias, dropout_seeds=None, layout=None
     ):
         arguments = {"dropout_seeds": dropout_seeds, "layout": layout}
-        # Recompute only in training, which has seeds and a backward pass.
+        # Recompute only in training: inference has no seeds and no gradients.
         if self.remat and dropout_seeds is not None:
             return self._rematerialize(
                 hidden_states, attention_bias, arguments
@@ -135,10 +135,10 @@ class Encoder(layers.BertLayer):
         return outputs, weights
 
     def _call_one_function(self, hidden_states, attention_bias, arguments):
-        """Returns the hidden states of all layers, by calls of one function.
+        """Calls one function for all layers, and returns their hidden states.
 
-        TensorFlow then builds and optimizes one graph and one gradient. With a
-        graph for each layer, most of the startup time would go into graphs.
+        TensorFlow then builds and optimizes one graph and its gradient. A graph
+        for each layer would take most of the startup time.
         """
         first, *_ = self.encoder_layers
         dropout_ids = [layer.dropout_id for layer in self.encoder_layers]
@@ -159,7 +159,7 @@ class Encoder(layers.BertLayer):
                 self.encoder_layers, dropout_ids, strict=True
             ):
                 weights = [tf.convert_to_tensor(x) for x in layer.variables]
-                # TensorFlow would copy the function for each constant.
+                # A constant id would make TensorFlow optimize a copy per layer.
                 number = tf.raw_ops.PlaceholderWithDefault(
                     input=tf.constant(dropout_id, tf.uint32), shape=[]
                 )

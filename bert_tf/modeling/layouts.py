@@ -1,11 +1,11 @@
 """Layouts of hidden states: all positions of a batch, or its tokens alone.
 
-A batch of sequences of unequal length is padded to [B, S]. Everything but
-attention works on each position by itself, so `Unpadded` keeps hidden states as
-a matrix [T, H] of the tokens. Only for attention, queries, keys and values are
-padded, and the context is converted back to [T, H]. `Unpadded` converts by
-gathering whole heads, where `Padded` transposes. A token's results and dropout
-do not depend on padding, so both layouts give equal results.
+A batch of sequences of unequal length is padded to [B, S]. Only attention
+combines positions, so `Unpadded` keeps hidden states as a matrix [T, H] with a
+row for each token. For attention it pads queries, keys and values, and then
+converts the context back to [T, H]. `Padded` transposes heads; `Unpadded`
+gathers them. A token's results and dropout do not depend on padding, so both
+layouts give equal results.
 
 Programs are compiled for each T, so T may be rounded up. Rows beyond the tokens
 are padding positions, computed as in a padded batch; in inference, they are
@@ -33,8 +33,8 @@ from bert_tf.modeling.dropout import shape_of
 TOKEN_INDICES = "token_indices"
 TOKEN_PLACES = "token_places"
 INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
-# Maximum number of row counts (T) for micro-batches of one length, because
-# TensorFlow may compile a program for each row count.
+# T has at most this many values for micro-batches of one padded length, because
+# TensorFlow may compile a program for each value.
 _MAX_ROW_COUNTS = 32
 # In inference, a row count of 256 or more is rounded up to a multiple of 16.
 _MANY_ROWS = 256
@@ -99,7 +99,7 @@ def find_tokens_of_parts(input_mask, part_size, step):
     size = part_size * per_example
     is_token = tf.cast(tf.reshape(input_mask, [-1, size]) > 0, tf.int32)
     num_tokens = tf.reduce_sum(is_token, axis=-1, keepdims=True)
-    # Mean tokens per example in the micro-batch with most tokens, rounded up.
+    # Mean tokens per example, rounded up, in the micro-batch with most tokens.
     least = -(-tf.reduce_max(num_tokens) // part_size)
     num_rows = tf.minimum(tf.maximum(-(-least // step), 1) * step, per_example)
     places = tf.where(
@@ -239,13 +239,13 @@ class Unpadded:
         self._sequences = indices // self._length
         self._positions = indices % self._length
         head = tf.range(num_heads)
-        # [T, N]: the index of each head of each row in a flattened [B, N, S].
+        # [T, N]: for each row and head, its index in a flattened [B, N, S].
         self._heads_of_rows = (
             self._sequences[:, tf.newaxis] * num_heads + head
         ) * self._length + self._positions[:, tf.newaxis]
-        # `restore` fills positions without a row from a row of zeros after the
-        # last row. Attention fills them from the first row: any row will do,
-        # because padding's keys are masked and its results are not read.
+        # At positions without a row, `restore` reads row T, which is zeros.
+        # Attention reads the first row there. Any row would do, because the
+        # keys of padding are masked and its results are not read.
         num_rows = tf.size(indices)
         self._places = tf.minimum(places, num_rows)
         self._heads_of_positions = self._find_heads(

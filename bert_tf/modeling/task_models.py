@@ -71,7 +71,7 @@ class BertWithOutputHead(bert_model.BertWithHead):
         if num_lstms is None:
             num_lstms = int(self.head_type == "bilstm")
         self.lstms = self._make_lstms(num_lstms)
-        # A classifier's head weights are in no scope, as in the original.
+        # If `_HEAD_SCOPE` is empty, head weights are directly in the model.
         *scopes, name = (self.name, *self._HEAD_SCOPE)
         self.head = self.add_layer(
             heads.LinearHead,

@@ -293,7 +293,7 @@ def build_input(
             if name in record_flags
         }
         if rates.pop("random_rate", None) == 0:
-            # If the rates did not sum to 1, some tokens would be random.
+            # The random rate is 1 - mask_rate - same_rate: make it 0.
             rates["same_rate"] = 1 - rates["mask_rate"]
         masking = dataclasses.replace(
             masking,

@@ -23,7 +23,7 @@ from bert_tf.text import masking
 
 # Predictions in a sample: fewer estimate the entropy badly, more take longer.
 _PREDICTIONS = 200_000
-# A model is on the plateau if loss / frequency line is at least this ratio.
+# On the plateau, loss divided by frequency line is at least this ratio.
 _ON_PLATEAU = 0.98
 # Average the loss over this many steps: single losses vary by some percent.
 _AVERAGED_STEPS = 50
@@ -146,7 +146,7 @@ class Watch:
         step: int = 0,
         tokens: int | None = None,
     ) -> None:
-        # If inputs show all predicted tokens, the line is 0: do not warn of it.
+        # If inputs show every predicted token, the line is 0: do not warn.
         self.line = text.frequency_loss or math.nan
         self._config = config
         self._text = text
@@ -175,7 +175,7 @@ class Watch:
     def add_held_out(self, masked_lm_loss: float) -> None:
         """Stores the loss on held-out records."""
         self._held_out = masked_lm_loss
-        # Compare with the training loss now: later training losses are lower.
+        # Check both losses at one step: a later training loss would be lower.
         has_left = self._has_left(self._loss)
         self._remembers = has_left and not self._has_left(masked_lm_loss)
 

@@ -121,7 +121,7 @@ class _PretrainingTrainer(Trainer):
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
         config = self._flags
         resume_checks.log_start(config, checkpoint)
-        # No worker has written files yet, so all workers see equal checkpoints.
+        # All workers must find equal checkpoints: check before one is written.
         self.coordinator.agree(
             resume_checks.describe_for_workers(
                 config, self.identity, checkpoint
@@ -176,7 +176,7 @@ class _PretrainingTrainer(Trainer):
             config,
             self._data.bert_config,
             self.devices,
-            # The stored micro-batch size is for the previous phase's length.
+            # A new phase may have another length, so drop the stored size.
             0 if self._is_new_phase else metadata.get("micro_batch_size", 0),
         )
         schedule = TrainerConfig(
@@ -404,7 +404,7 @@ class _PretrainingTrainer(Trainer):
             if self.checkpoints.step is None:
                 self._fill_in_before(source)
         if self._flags.eval_input_file and self._eval_input:
-            # Compare records: with unequal batches, workers would wait forever.
+            # With unequal records, a worker could wait for others forever.
             pretraining_input.agree(self._eval_input, self.devices)
             self._held_out = evaluation.HeldOut(
                 self._build_evaluation(evaluation.HELD_OUT_BATCHES, False)
@@ -516,7 +516,7 @@ class _PretrainingTrainer(Trainer):
         except UserError as error:
             if not config.do_train:
                 raise
-            # Continue, so that the model is written: it is more important.
+            # Only log the error: the trained model must still be written.
             logging.error("%s", error)
 
 

@@ -25,7 +25,7 @@ from bert_tf.text.vocabulary import Vocabulary
 
 FILE = "masked_words.json"
 _COUNT, _WORDS_SHOWN = 5, 3
-# Minimum and maximum tokens of a sample, often only a part of a sentence.
+# Minimum and maximum tokens of a sample, which often is a part of a sentence.
 _FEWEST, _MOST = 8, 25
 
 

@@ -32,7 +32,7 @@ _HUBS = {
 }
 
 
-# Prefixes that messages list; http:// is only for servers on this machine.
+# Errors list these prefixes, not http://, which only local servers may use.
 _NAMED = ("hf://", "kaggle://", "https://", "gs://")
 # File systems that TensorFlow can read, some of them with extra packages.
 _FILE_SYSTEMS = ("file", "gs", "hdfs", "ram", "s3", "viewfs")
