@@ -46,8 +46,8 @@ _HEALTH_PATH = re.compile(
     r"/v1/models/[^/:]+(/(versions|labels)/[^/:]+)?"
 )
 _HEALTH_METHOD = "/tensorflow.serving.ModelService/GetModelStatus"
-# With this policy, the server's page can load from and call only this server.
-# So HTML in users' texts cannot run scripts or send data elsewhere.
+# This policy lets the server's page contact only this server and run only its
+# scripts. So HTML in users' texts cannot run scripts or send data elsewhere.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -167,7 +167,7 @@ def _is_foreign(headers: datastructures.Headers) -> bool:
     if headers.get("sec-fetch-site", "").lower() == "cross-site":
         return True
     hosts = {host.lower() for host in headers.getlist("host")}
-    # Compare hosts without http or https: a proxy may turn https into http.
+    # Ignore the scheme of the origin: a proxy may turn https into http.
     return any(
         {origin.lower().partition("://")[2]} != hosts
         for origin in headers.getlist("origin")
@@ -303,7 +303,7 @@ class KeysInterceptor(grpc.aio.ServerInterceptor):
         async def refuse(_, context: grpc.aio.ServicerContext):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, _REFUSAL)
 
-        # A unary handler would wait for the client's message before it refuses.
+        # Refuse at once: a unary handler would first wait for the message.
         return grpc.stream_unary_rpc_method_handler(refuse)
 
 

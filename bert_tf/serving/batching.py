@@ -29,15 +29,15 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import Stop
 
-# Maximum size of a merged call, in characters and numbers: about 4,000 tokens.
-# Longer calls are no faster per token, and delay the requests that wait.
+# Maximum size of a merged call: bytes of strings plus numbers in arrays, about
+# 4,000 tokens. Longer calls are no faster per token, but delay other requests.
 MAX_CALL_SIZE = 1 << 14
-# Calls above this size may use only half of the threads, so that some are free.
+# Larger calls may use only half of the threads, so small calls find a free one.
 PIECE_SIZE = MAX_CALL_SIZE // 4
-# A task waits as if it arrived a second later for every 10,000 characters above
-# PIECE_SIZE. So short tasks run first, but a long task does not wait forever.
+# Tasks run by arrival time, plus one second per 10,000 bytes above PIECE_SIZE.
+# So short tasks run first, but a long task does not wait forever.
 _SIZE_PER_SECOND = 10_000
-# A failed batch of fewer requests is rerun one by one, otherwise in halves.
+# A failed batch of at least this many requests is rerun in halves.
 _MIN_SPLIT = 4
 
 

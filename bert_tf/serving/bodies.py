@@ -22,7 +22,7 @@ from bert_tf.serving import errors
 LARGE_BYTES = 1 << 17
 # Memory limit of all large bodies, as a multiple of --max_request_bytes.
 _MAX_LARGEST_BODIES = 16
-# An answer's array and JSON text take this multiple of the array's bytes.
+# Memory of an answer's array and JSON text, as a multiple of the array's bytes.
 ANSWER_COPIES = 4
 _MARKS = b'"[]{},'
 _NO_MARKS = bytes(set(range(256)) - set(_MARKS))
@@ -39,8 +39,8 @@ _FIXED_SIZES = {1: 8, 5: 4}
 _FIELD = descriptor.FieldDescriptor
 # Decoding does not enlarge values of these types, so they are not counted.
 _FLAT = (_FIELD.CPPTYPE_STRING, _FIELD.CPPTYPE_FLOAT, _FIELD.CPPTYPE_DOUBLE)
-# All bytes of a packed integer except the last are 128 or more. Without these
-# bytes, the number of bytes is the number of integers.
+# Only the last byte of a packed integer is below 128. So delete all other bytes
+# to count the integers.
 _WITHOUT_END = bytes(range(128, 256))
 
 
@@ -52,7 +52,7 @@ def _table(dtype: type, **values: int) -> np.ndarray:
 
 
 _STEPS = _table(np.int8, **{"[": 1, "{": 1, "]": -1, "}": -1})
-# Memory of parsed JSON in bytes: a string takes 64, so each of its quotes 32.
+# Memory for each mark in JSON, in bytes: the two quotes of a string take 64.
 _COSTS = _table(np.int32, **{"[": 64, "{": 64, '"': 32, ",": 16})
 
 
@@ -135,8 +135,8 @@ def gunzip(body: bytes, max_bytes: int) -> bytes:
     """
     file = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
-        # Unpack one byte more than the limit, to detect larger contents. At the
-        # limit, zlib could stop before the gzip trailer and not set `eof`.
+        # Allow one byte more than the limit, to detect larger contents. If zlib
+        # stopped at the limit, it might not read the trailer and set `eof`.
         contents = file.decompress(body, max_bytes + 1)
     except zlib.error as error:
         raise errors.invalid(f"The body is not gzip: {error}") from error

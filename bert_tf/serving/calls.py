@@ -280,7 +280,7 @@ def _regression(signature: Signature, examples: np.ndarray) -> Call:
     return Call(signature, {_INPUTS: examples}, (_OUTPUTS,), respond)
 
 
-# Like `predict`, `classify` and `regress` return the call for a request.
+# `classify` and `regress` return the call for a request, as `predict` does.
 classify = functools.partial(
     _examples_call, _classification, classification_pb2.ClassificationResponse
 )

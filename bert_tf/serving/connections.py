@@ -81,17 +81,17 @@ def grpc_options(limits: Limits) -> dict[str, int]:
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # Clients may send 16 MB before they confirm limits: limit this time.
+        # Limit the time to confirm limits: until then, clients may send 16 MB.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
         # Ping clients, so gRPC disconnects clients that read no data.
         "grpc.keepalive_time_ms": header_ms,
         "grpc.keepalive_timeout_ms": 3 * header_ms,
         "grpc.max_concurrent_streams": _MAX_STREAMS,
-        # With gRPC's default of 1,000, one client could lock out all others.
+        # One client could fill gRPC's default queue and lock out the others.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
-        # The bandwidth probe would let clients send over 64 kB of unread data.
+        # A bandwidth probe would raise gRPC's limit of 64 kB buffer per call.
         "grpc.http2.bdp_probe": 0,
     }
 
@@ -115,7 +115,7 @@ def protocol(
     limits: Limits, context: ssl.SSLContext | None = None
 ) -> Callable[..., asyncio.Protocol]:
     """Returns a function that makes uvicorn's connections, with our limits."""
-    # Idle connections. The first, longest idle, is closed to make room.
+    # Idle connections, longest idle first. The first is closed to make room.
     waiting = {}
     plain = type(
         "Protocol", (_Protocol,), {"limits": limits, "waiting": waiting}
@@ -201,12 +201,12 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     # The response to a refused request. If set, further data is ignored.
     _refusal: bytes | None = None
     _header_bytes = 0
-    # Bytes since the last whole header or body part: limits an endless header.
+    # Bytes since the last whole header or body part. Too many are refused.
     _overhead = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        # Timers that limit "reading" a request and "writing" an answer.
+        # Timers: "reading" limits a request, and "writing" limits an answer.
         self._timers = {}
         if len(self.connections) > self.limits.count and not self._make_room():
             logging.log_every_n_seconds(
@@ -363,7 +363,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def _end(self) -> None:
         self._stop_timer()
         if self.pipeline:
-            # The server reads nothing while requests wait: extend the time.
+            # The server does not read while requests wait: restart the timer.
             self._limit(self.limits.body)
         else:
             self.transport.abort()

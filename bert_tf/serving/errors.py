@@ -131,7 +131,7 @@ def from_exception(error: BaseException) -> RequestError:
         message = str(error.message).split("\n\nOriginal stack trace", 1)[0]
         return RequestError(code, message)
     if isinstance(error, UnicodeDecodeError):
-        # TensorFlow's error message quotes input bytes that are not UTF-8.
+        # TensorFlow's message is not UTF-8, because it quotes the inputs.
         return invalid("The model cannot read bytes of the inputs.")
     if isinstance(error, MemoryError):
         return RequestError(

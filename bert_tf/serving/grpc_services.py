@@ -29,18 +29,18 @@ from bert_tf.serving import model_config
 from bert_tf.serving import service as services
 from bert_tf.serving.service import Service
 
-# Answers may have any size; no other process may listen on the port.
+# Allow answers of any size, and do not share the port with another process.
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.so_reuseport", 0),
 )
 _SIGNATURE_DEF = "signature_def"
 _RELOAD = "HandleReloadConfigRequest"
-# Maximum calls in progress; a call that waits buffers up to 64 kB.
+# Maximum calls in progress. gRPC buffers up to 64 kB for each waiting call.
 _MAX_CALLS = 1000
-# Maximum messages that arrive at once; a message is buffered as a whole.
+# Maximum messages that are being received. gRPC buffers each as a whole.
 _MAX_ARRIVING = 32
-# Maximum unread answers; a call is in progress until its answer is read.
+# Maximum unread answers. A call is in progress until its answer is read.
 _MAX_UNREAD = 500
 # Three copies of an unread answer are in memory: proto, bytes, gRPC's buffer.
 _ANSWER_COPIES = 3
@@ -174,7 +174,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         async def answer(_, context: grpc.aio.ServicerContext):
             with self._service.bodies.room() as reserve:
                 try:
-                    # gRPC checks this limit only after the client confirms it.
+                    # gRPC limits headers only after clients confirm the limit.
                     limits, subject = self._service.limits, "The metadata"
                     errors.check_limit(
                         header_bytes, limits, "max_header_bytes", subject
@@ -189,7 +189,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             await self._limit(method, response, context)
             return response
 
-        # Read from a stream: a unary handler waits without a time limit.
+        # Use a stream: a unary handler would wait for a message forever.
         return grpc.stream_unary_rpc_method_handler(
             answer, response_serializer=handler.response_serializer
         )
@@ -260,7 +260,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
             )
             stack.callback(timer.cancel)
             reserved = stack.pop_all()
-            # A callback of `context` would be a reference cycle, so use `task`.
+            # Use `task`: a callback of `context` would make a reference cycle.
             task.add_done_callback(lambda _: reserved.close())
 
 

@@ -51,7 +51,7 @@ def parse(body: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
-        # TensorFlow Serving accepts NaN and invalid UTF-8, unlike orjson.
+        # orjson refuses NaN and invalid UTF-8; TensorFlow Serving does not.
         document = _parse_leniently(body)
     if not isinstance(document, dict):
         raise _invalid(document, "Is not object")
@@ -215,7 +215,7 @@ def _example(value: Any) -> tf.train.Example:
     for name, content in value.items():
         items = content if isinstance(content, list) else [content]
         require_utf8(name, "The name of a feature")
-        # Create the feature, even if `items` is empty.
+        # Look up the name to create the feature, even if `items` is empty.
         feature = example.features.feature[name]
         for item in items:
             _add(feature, errors.shortened(name), item)
@@ -569,7 +569,7 @@ def _writable(name: str, value: np.ndarray, as_lists: bool) -> Any:
         value = value.astype(np.float32)
     if as_lists:
         if value.dtype == np.float32:
-            # Convert as text, or else 0.1 would become 0.10000000149.
+            # Convert through text, so that 0.1 does not become 0.10000000149.
             value = value.astype(str).astype(np.float64)
         return value.tolist()
     return np.ascontiguousarray(value) if value.ndim else value[()]

@@ -36,8 +36,8 @@ from bert_tf.serving.servable import Stop
 
 FOLDER = "litert"
 MODEL_FILE = os.path.join(FOLDER, "model.tflite")
-# Names of signatures, and then of tensors, in the SavedModel in litert/. The
-# inputs of the .tflite model have the names of PACK's outputs.
+# Names in the SavedModel in litert/: first signatures, then tensors. Each input
+# of the .tflite model has the same name as an output of the signature PACK.
 PACK, PACK_IDS, PACK_EXAMPLES = "pack", "pack_ids", "pack_examples"
 ANSWER, ANSWER_IDS = "answer", "answer_ids"
 EXAMPLES = "examples"
@@ -117,8 +117,8 @@ def run_rows(
 def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     """Yields groups of rows of similar length, each with its longest length.
 
-    Lengths <int32>[R] of [60, 8, 57, 9] give ([0, 2], 60) and ([3, 1], 9), as a
-    call has at most 128 tokens, and a row at most 8 tokens of padding.
+    A call has at most 128 tokens, and a row at most 8 tokens of padding. For
+    example, the lengths [60, 8, 57, 9] give ([0, 2], 60) and ([3, 1], 9).
     """
     order = np.argsort(-lengths, kind="stable")
     first = 0
@@ -250,7 +250,7 @@ class LitertEngine(SavedModelEngine):
         ):
             return saved_model.MODEL_FILES[0]
         folder = os.path.join(directory, FOLDER)
-        # If litert/ is missing, do not wait for it: `load` raises an error.
+        # Without litert/, do not wait for its files: `load` raises an error.
         if not files.is_folder(folder):
             return None
         if not files.is_file(os.path.join(directory, MODEL_FILE)):

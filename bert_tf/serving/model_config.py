@@ -235,7 +235,7 @@ def check_base_path(
         ValueError,
         *files.remote_errors(config.base_path),
     ) as error:
-        # The ValueError for a path with a null byte has no `strerror`.
+        # A path with a null byte raises a ValueError without `strerror`.
         reason = getattr(error, "strerror", error)
         raise UserError(
             f"The base path of model {config.name} must be a folder of "
@@ -263,8 +263,8 @@ def fingerprint(directory: str) -> frozenset[tuple[str, int, int]]:
 def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yields the files of a directory with their sizes, times and kinds.
 
-    Follows links, but enters each folder only once. Yields a folder and stops
-    if there are more than `_MAX_FOLDERS`, because a link may point to /.
+    Follows links, but enters each folder only once. A link may point to /, so
+    after `_MAX_FOLDERS` folders, yields the next folder itself and stops.
     """
     seen = set()
     for folder, folders, names in os.walk(directory, followlinks=True):

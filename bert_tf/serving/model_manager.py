@@ -291,7 +291,7 @@ class ModelManager:
                     f"Servable not found for request: {selector}"
                 )
             servable = model.versions[number].servable
-            # The lock keeps other threads from closing the version meanwhile.
+            # Without the lock, the version could close before `acquire`.
             servable.acquire()
             return servable
 

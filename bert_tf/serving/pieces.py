@@ -68,7 +68,7 @@ class PieceScheduler:
         self._options = options
         self._limits = limits
         self._piece_rows = _piece_rows(options)
-        # Rows of large requests, by whether a piece is too long for a call.
+        # Maps `is_long` (a piece is too long for a call) to rows in progress.
         self._num_rows_admitted = collections.Counter()
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
         self._paddings = weakref.WeakKeyDictionary()

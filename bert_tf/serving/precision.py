@@ -40,7 +40,7 @@ def pack_weights(config: ServeConfig) -> None:
     if config.engine != "savedmodel":
         return
     models = model_config.of_flags(config)
-    # Without models, pack no weights: models added later may not be bfloat16.
+    # Do not pack if no model is given: a later model may not be bfloat16.
     if models and all(_newest(model) == _PACKED for model in models):
         packed_weights.assume()
 

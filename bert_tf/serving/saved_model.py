@@ -35,13 +35,13 @@ from bert_tf.serving.servable import TensorSpec
 # The main file of every SavedModel has one of these names.
 MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 
-# Each combination of requested outputs needs a function. Beyond this number of
-# functions, a new combination computes all outputs, as functions take memory.
+# Each combination of requested outputs needs a function, which takes memory. So
+# if there are this many functions, a new combination computes all outputs.
 _MAX_CALLABLES = 64
 
-# Where TensorFlow runs a call's operators: in the caller's thread, or in a pool
-# for calls that can be stopped. The pool keeps a long call from delaying other
-# calls, and the operation that stops the call.
+# A call that can be stopped runs in a separate thread pool, and the operation
+# that stops the call runs in the caller's thread. So a long call delays neither
+# other calls nor this operation.
 _CALLER, _STOPPABLE = -1, 1
 _NUM_STOPPABLE_THREADS = 4
 

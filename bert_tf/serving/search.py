@@ -111,8 +111,8 @@ class Search:
         name = f"{digest.hexdigest()}.npy"
         cache = os.path.join(paths.cache_dir(), "searched", name)
         stored = np.load(cache) if os.path.exists(cache) else np.empty((0, 0))
-        # Only the texts of the first call are compared with the cache. Take the
-        # longest texts, because a new maximum length affects only long texts.
+        # Compare the first call's embeddings with the cache. Embed the longest
+        # texts first, because a new maximum length affects only long texts.
         order = np.argsort([-len(x) for x in texts], kind="stable")
         rows = {}
         with progress.bar(len(texts), "embedding", "text") as bar:

@@ -42,7 +42,7 @@ _MAX_CALL_BYTES = 64 << 20
 # Assumed length of a variable dimension, and assumed bytes of a string output.
 _LONG_ROW = 512
 _STRING_BYTES = 64
-# About 4 letters, digits or spaces make a token, but every mark is a token.
+# A token has about 4 letters, digits or spaces, or is one punctuation mark.
 _LETTERS = bytes(
     x for x in range(256) if x <= 32 or x > 127 or chr(x).isalnum()
 )

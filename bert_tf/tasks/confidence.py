@@ -15,16 +15,16 @@ from collections.abc import Callable
 import numpy as np
 from absl import logging
 
-# Names of the fields of a classification task that turn logits into answers.
+# Fields of a classification task that control how logits become answers.
 FIELDS = ("temperature", "thresholds", "reject_below", "reject_label")
-# The default of `thresholds` for each label, and the default `reject_label`.
+# The default threshold of each label, and the default `reject_label`.
 THRESHOLD, REJECT_LABEL = 0.5, "none of these"
 # Label id of a text to which no label applies.
 OUTSIDE = -1
 
 _NUM_BINS = 15
 _MAX_TEMPERATURE = 20.0
-# If the log loss is lower, all answers are right and the loss has no minimum.
+# Below this log loss, all answers are right, so no temperature is the best.
 _NO_LOSS = 1e-5
 
 

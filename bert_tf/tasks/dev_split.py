@@ -31,7 +31,7 @@ from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
 _FOLDER = "split"
-# Formats whose rows are not lines, so that the parts are written as .jsonl.
+# In these formats, a row is not a line, so both parts are written as .jsonl.
 _NO_LINES = (".json", ".parquet")
 
 

@@ -127,7 +127,7 @@ class OutputComputer:
           NotFiniteError: If an output is not finite.
         """
         if not len(features):
-            # Without a batch, output names are unknown: map any name to [].
+            # Without a batch, output names are unknown: return [] for any name.
             return Computed(collections.defaultdict(list), None)
         size = min(self._batch_size, self._round_up(len(features)))
         rows: dict[str, list] = {}
@@ -208,7 +208,7 @@ class OutputComputer:
             )
 
         outputs, sums = self._strategy.run(compute_part)
-        # Send all outputs to every worker, so that workers decide equally.
+        # Send all outputs to every worker, so all compute the same metrics.
         return (
             {
                 name: self._strategy.gather(value, axis=0)
@@ -220,8 +220,8 @@ class OutputComputer:
     def _find_tokens(self, input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
         if self._model.for_inference:
             return layouts.find_tokens(input_mask, for_inference=True)
-        # Layers of a model for training are compiled for each number of token
-        # rows. Round the number up to a multiple of `step`, to compile rarely.
+        # A training model's layers are compiled for each new number of tokens.
+        # Round the number up to a multiple of `step`, so that this is rare.
         batch, *choices, _ = shape_of(input_mask)
         step = layouts.row_step([*choices, self._task.max_seq_length])
         return layouts.find_tokens_of_parts(input_mask, batch, step)
@@ -309,7 +309,7 @@ class Predictor:
             computed = self._computer.compute(features, lengths, on_rows)
             outputs = computed.outputs
         elif on_examples is not None:
-            # Without rows, `compute` cannot report examples: report them here.
+            # Without rows, `compute` reports no progress, so report it here.
             on_examples(len(examples))
         return self.task.predict(examples, features, outputs, self._tokenizer)
 

@@ -18,9 +18,9 @@ from bert_tf.tasks import confidence
 from bert_tf.tasks import metrics
 from bert_tf.tasks.metrics import EntityScore
 
-# A matrix with more labels would not fit on a screen: list its confusions.
+# For more labels, list the confusions: a matrix would not fit on a screen.
 _MAX_COLUMNS = 20
-# Number of ranges, and so of rows, in the table of regression scores.
+# Number of score ranges in the table for regression, with one row for each.
 _NUM_RANGES = 10
 _MAX_BARS = 60
 
@@ -34,7 +34,7 @@ def write_confusion_matrix(
     reports.write_confusion_matrix(
         f"{path}.png", names, counts, accuracy_line(counts), note
     )
-    # Number the labels as in the picture, if the text has no numbered matrix.
+    # If the picture numbers the labels, number them in the text, too.
     if note and len(labels) > _MAX_COLUMNS:
         labels = _with_numbers(labels)
     files.write_text(f"{path}.txt", confusion_matrix_text(labels, counts))

@@ -316,7 +316,7 @@ def read_texts(
     table = tables.read_table(path)
     columns = next(
         (c for c in choices if set(c.texts) <= set(table.columns)),
-        # If no choice fits, report the columns of the shortest one as missing.
+        # If no choice matches the file, the error names the shortest choice.
         min(choices, key=lambda columns: len(columns.texts)),
     )
     texts = text_columns(table, columns)

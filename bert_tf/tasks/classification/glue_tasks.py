@@ -188,7 +188,7 @@ TASKS: Mapping[str, GlueTask] = {
             label_columns=("Label", "label"),
             aliases=_NUMBERED_NLI,
         ),
-        # Each language has its own training file: --language fills {language}.
+        # Each language has its own training file; --language sets {language}.
         GlueTask(
             title="XNLI",
             texts=(*_SENTENCES, ("premise", "hypo"), *_PREMISE),

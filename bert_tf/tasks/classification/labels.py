@@ -22,7 +22,7 @@ Label = str | tuple[str, ...] | float
 
 # The value of --class_weights that gives all labels the same total weight.
 BALANCED = "balanced"
-# Matches a pair label:weight, even with an unknown label, for error messages.
+# Matches the next pair label:weight, valid or not, to quote it in an error.
 _ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
 _MAX_LABELS_SHOWN = 10
 # Values that mean "no" and "yes" in a column for a single label.
@@ -143,8 +143,8 @@ def parse_label(
     if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
-    # Floats and repeated values cannot be label indices, so `value` must be a
-    # vector with a 0 or 1 for each label, but it has a wrong length.
+    # Label indices are not floats and do not repeat. So if values are floats or
+    # repeat, `value` is a vector of 0 and 1, but it has a wrong length.
     is_vector = any(isinstance(x, float | np.floating) for x in value)
     if all(is_flag) and (is_vector or len({*value}) < len(value)):
         raise UserError(

@@ -24,9 +24,9 @@ from bert_tf.tasks.task_files import TaskFiles
 # Matches a word, as run_squad.py:232-235 of the original separates words.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 # Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
-# spaces, so a "word" may be a whole passage. A word in these scripts is a
-# passage if it is longer than _LONGEST_NAME, or if these scripts make up at
-# least _UNSPACED_SHARE of the paragraph (at most 5% in SQuAD); else a name.
+# spaces, so a "word" is a name or a passage. Above _LONGEST_NAME characters, it
+# is a passage. If the share of these scripts in the paragraph (at most 5% in
+# SQuAD) reaches _UNSPACED_SHARE, all words in these scripts are passages.
 _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
@@ -343,8 +343,8 @@ def _add_answer(
     end = bisect.bisect(example.doc_token_starts, last) - 1
     if not text.strip() or start < 0 or last >= context_length:
         return None
-    # A word may contain more than the answer, as "(1895-1943)." contains 1895,
-    # so search within the words. Words may contain U+00A0: normalize spaces.
+    # Search inside the words: the word "(1895-1943)." contains the answer 1895.
+    # Words may contain U+00A0, so normalize spaces.
     words = " ".join(example.doc_tokens[start : end + 1])
     if " ".join(text.split()) not in " ".join(words.split()):
         return None

@@ -25,8 +25,8 @@ from bert_tf.text.vocabulary import Vocabulary
 
 START_POSITIONS = "start_positions"
 END_POSITIONS = "end_positions"
-# Tokens include the invisible characters that follow, such as U+200B between
-# Thai words, so these characters are cut from the end of an answer.
+# A token includes the invisible characters that follow, such as U+200B between
+# Thai words. They are cut, so that no answer ends with them.
 _INVISIBLE = "[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 TRAILING = f"([^{_INVISIBLE[1:]}){_INVISIBLE}+$"
 # Number of examples per call of the tokenizer, which is slow for single texts.
