@@ -27,7 +27,7 @@ _TASKS = (
     EmbeddingsFiles,
 )
 _FILES = {x.variant or x.kind: x for x in _TASKS}
-# Larger files are not checked early, because that takes more than a second.
+# Check only files up to this size before the model loads, to save time.
 _MAX_BYTES = 10 << 20
 
 

@@ -91,8 +91,8 @@ class Task(TaskFiles):
       max_seq_length: The maximum number of tokens in a row.
     """
 
-    # The name of an output that each row's loss reads from all rows, so a step
-    # computes this output first; None if a loss reads only its own row.
+    # The name of an output: each row's loss needs this output of all rows, so a
+    # step computes it first. None if a row's loss depends only on the row.
     coupled: ClassVar[str | None] = None
 
     max_seq_length: int = 128

@@ -172,7 +172,7 @@ class Matcher:
         if self._separate:
             ends &= ~_matches(texts, rf"\C*[{self._separate}]")
             starts &= ~_matches(texts, rf"[{self._separate}]\C*")
-        # Adjacent matches have an empty piece in between, so test both matches.
+        # If the piece beside a match is empty, test the adjacent match instead.
         empty, before, after = texts == "", _previous(rows, -1), _next(rows, -1)
         ends |= empty & (before == rows) & _previous(ends)
         starts |= empty & (after == rows) & _next(starts)

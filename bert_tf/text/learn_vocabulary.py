@@ -25,17 +25,17 @@ from bert_tf.text import vocabulary as vocabulary_lib
 _MAX_CHARS_PER_TOKEN = 50
 # The learner of tensorflow_text runs 4 iterations by default.
 _NUM_ITERATIONS = 4
-# The search ends once wordpieces fill this share of the lines left for them.
+# The search ends once this share of the lines for wordpieces is filled.
 _FULL_ENOUGH = 0.95
-# After this number of rounds the search bisects, as guesses may not converge.
+# Guesses may not converge. After this number of rounds, the search bisects.
 _MAX_GUESSES = 6
 # As in bert-base-uncased, 99 unused tokens lie between [PAD] and [UNK].
 _UNUSED_IN_FRONT = 99
 # Skip longer words: they become [UNK] (tokenization.py:303 of the original).
 _MAX_CHARS_PER_WORD = 200
-# The learner takes about 5 KB and 0.1 ms per word and iteration, so skip rare
-# words, which have little influence. Keep _MAX_WORDS words or, for a large
-# vocabulary, _MAX_WORDS_PER_LINE words for each line of the vocabulary.
+# Learn from at most _MAX_WORDS words or, if this is more, _MAX_WORDS_PER_LINE
+# words per line of the vocabulary. Each word takes about 5 KB, and 0.1 ms per
+# iteration. Rarer words have little influence.
 _MAX_WORDS = 120_000
 _MAX_WORDS_PER_LINE = 4
 
@@ -278,7 +278,7 @@ def _search(
     if not words or not room:
         return 0, [], []
     frequencies = [count for _, count in words]  # Largest first.
-    # `above` exceeds the count of any wordpiece, so it gives no wordpieces.
+    # The threshold `above` gives no wordpieces: none is so frequent.
     above = sum(len(word) * count for word, count in words) + 1
     below = 0  # Gives too many wordpieces.
     fitting: list[str] = []

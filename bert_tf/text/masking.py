@@ -150,7 +150,7 @@ class DynamicMasking:
         """
         table = tf.constant(self.continuations)
         starts = candidates & ~tf.gather(table, ids)
-        # Truncation may cut off the start of a word: treat the rest as a word.
+        # If truncation cut off the start of a word, the rest counts as a word.
         is_first = tf.cumsum(tf.cast(candidates, tf.int32), axis=1) == 1
         starts |= candidates & is_first
         word = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1  # [B, S]
@@ -169,7 +169,7 @@ class DynamicMasking:
 
         zero = tf.zeros_like(limit)
         _, fits = tf.scan(take, tf.transpose(lengths), (zero, zero > 0))
-        # `fits` is in random order, `taken` in the order of the sequence.
+        # `fits` is in random order: rearrange it in the order of the words.
         taken = tf.gather(tf.transpose(fits), rank, batch_dims=1)
         return candidates & tf.gather(taken, tf.maximum(word, 0), batch_dims=1)
 

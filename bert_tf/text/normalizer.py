@@ -92,8 +92,7 @@ def _characters(ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
         yield from map(chr, range(first, last + 1))
 
 
-# Stand-ins hide the characters of `_NEWER_PUNCTUATION` from WordPiece, which
-# would split them off from words; the original does not split them off.
+# Maps each character of `_NEWER_PUNCTUATION` to the stand-in that hides it.
 STAND_INS = dict(
     zip(_characters(_NEWER_PUNCTUATION), _characters(_FREE), strict=True)
 )
@@ -135,7 +134,7 @@ def _swapped() -> dict[int, str]:
 
 def lower_sigma_in_table(table: bytes) -> bytes:
     """Returns a table that maps every capital sigma to "σ", not to itself."""
-    # Replacements are at the table's end, so change only the last sigma.
+    # The table ends with replacements, so change only the last capital sigma.
     head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
     return head + "σ".encode() + tail
 
@@ -310,7 +309,7 @@ def _final_sigma_pattern() -> str:
     """
     context = json.loads(read_table("sigma_context.json.xz"))
     cased = context["cased"]
-    # Skip line ends, as the original splits off punctuation after lower-casing.
+    # Ignore line ends: the original splits off punctuation after lower-casing.
     ignorable = rf"\n{context['case_ignorable']}"
     return (
         f"([{cased}][{cased}{ignorable}]*){CAPITAL_SIGMA}"

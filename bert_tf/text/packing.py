@@ -201,13 +201,13 @@ def lay_out(
       UserError: If the last bucket leaves no room for a token.
     """
     kept, total = _truncate_rows(segments, buckets[-1], truncate)
-    # An empty batch gets the first bucket, as its maximum is the lowest int32.
+    # In an empty batch, reduce_max is the lowest int32: the first bucket fits.
     length = choose_length(tf.reduce_max(total), buckets)
     position = tf.range(length)[tf.newaxis]
     index = _find_tokens(segments, kept, num_tokens, position, _column)
     is_in_row = position < _column(total)
     return Layout(
-        # An empty segment B has its [SEP] in the padding: replace it by [PAD].
+        # If B is empty, its [SEP] is after the row's end: replace it by [PAD].
         tf.where(is_in_row, index, num_tokens),
         is_in_row,
         is_in_row & (position > _column(kept[0]) + 1),

@@ -33,8 +33,8 @@ _MAX_BYTES_PER_WORD_ON_DEVICE = 100
 _IN_WORD = rf"[^{normalizer.SEPARATORS}{normalizer.SINGLES}]"
 
 # Reserved CJK code points replace special tokens in the text, because every CJK
-# character is a word. WordPiece does not get the code point of [UNK] as a
-# token, so this code point becomes [UNK], like any unknown word.
+# character is a word. WordPiece has no token for the code point of [UNK], so it
+# turns this code point into [UNK], like any unknown word.
 _STAND_INS = {
     vocabulary_lib.UNK: "\U0002ceaa",
     vocabulary_lib.PAD: "\U0002ceab",
@@ -272,7 +272,7 @@ class BertTokenizer(tf.Module):
         self,
     ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
         """Returns matchers for raw texts and for normalized texts."""
-        # If contents are equal, special tokens win, as in transformers.
+        # If two contents are equal, the special token wins, as in transformers.
         added = sorted(
             self.vocabulary.added_tokens, key=lambda x: not x["special"]
         )
@@ -305,8 +305,8 @@ class BertTokenizer(tf.Module):
           normalized `outer.between`; and a ragged tensor that maps each
           normalized byte to its offset in `outer.between`.
         """
-        # `split` marks matches by NULs, so replace any NUL in the text by \1;
-        # normalization drops NUL as well as \1.
+        # `split` marks matches by NULs, so replace NULs in the text by \1. No
+        # token changes, because normalization drops both NUL and \1.
         outer = self._in_text.split(
             tf.strings.regex_replace(text, r"\x00", "\1")
         )
@@ -344,7 +344,7 @@ class BertTokenizer(tf.Module):
         return self._hide_specials(self._normalizer.cut(text))
 
     def _word_rules(self) -> list[normalizer.Rule]:
-        # With ASCII_LOWER, the WordPiece operator limits the bytes of a word.
+        # With ASCII_LOWER, WordPiece limits bytes per word: no rule is needed.
         if self.normalization == ASCII_LOWER:
             return []
         return [_long_word_rule(self.max_input_chars_per_word)]
@@ -488,14 +488,15 @@ def _build_wordpiece(
     normalization: str,
     max_input_chars_per_word: int,
 ) -> tf_text.FastWordpieceTokenizer:
-    # A character has at most 4 bytes, so words of more bytes are too long.
+    # A character has at most 4 bytes, so a word of more bytes than this limit
+    # has too many characters.
     max_bytes_per_word = max_input_chars_per_word * _MAX_BYTES_PER_CHAR
     if normalization == ASCII_LOWER:
         max_bytes_per_word = _MAX_BYTES_PER_WORD_ON_DEVICE
     stand_ins = dict(_STAND_INS) if preserve_special_tokens else {}
     stand_ins.pop(vocabulary_lib.UNK, None)
-    # An id without a token gets `no_word` and a number as its name. No text
-    # matches the name, as `no_word` is a CJK character, which is a whole word.
+    # If an id has no token, name it by `no_word` and the id. No word equals the
+    # name, because `no_word` is a CJK character, which is always a whole word.
     no_word = _STAND_INS[vocabulary_lib.UNK]
     tokens = [f"{no_word}{i}" for i in range(len(vocabulary))]
     for i in sorted({*vocabulary.token_ids} - vocabulary.only_added_ids):
@@ -563,9 +564,9 @@ def _map_offsets(
     first_byte = tf.gather(sources.row_starts(), starts.value_rowids())
     start_byte = first_byte + tf.cast(starts.flat_values, tf.int64)
     last_byte = first_byte + tf.cast(ends.flat_values, tf.int64) - 1
-    # All bytes made from one character have equal source offsets, so a token
-    # ends where the source offset changes next, or where the text ends. Number
-    # these changes to find the next change.
+    # All bytes made from one character have equal source offsets. So a token's
+    # end is the first different offset after its last byte, at the latest the
+    # text's end. Number the different offsets to find this next offset.
     changes = tf.concat([[True], flat[1:] != flat[:-1]], 0)[: tf.size(flat)]
     number = tf.cumsum(tf.cast(changes, tf.int32)) - 1
     source_of_number = tf.boolean_mask(flat, changes)

@@ -58,10 +58,11 @@ def cut(
     room = tf.maximum(room, 1)
     kept_a, kept_b = packing.truncate([length_a, length_b], room)
     cuts_b = length_b >= length_a
-    # `shown` tokens of the segment that is cut fit into a window.
+    # A window has room for `shown` tokens of the segment that is cut.
     shown = tf.where(cuts_b, kept_b, kept_a)
     whole = tf.where(cuts_b, length_b, length_a)
-    # A huge `doc_stride` would overflow int32, so limit it; no window changes.
+    # Limit `doc_stride`, or int32 may overflow. The limit changes no window,
+    # because `shown` is at most `max_seq_length`.
     stride = tf.maximum(tf.minimum(shown, min(doc_stride, max_seq_length)), 1)
     counts = 1 - (shown - whole) // stride
     firsts = tf.cumsum(counts, exclusive=True)

@@ -132,7 +132,7 @@ def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
     is_first = tf.concat(
         [[True], words.texts[1:] != words.texts[:-1], [False]], 0
     )
-    # Without words, `is_first` is [True, False]; the slice drops the True.
+    # If there are no words, `is_first` is [True, False]: drop the True.
     reached = tf.cast(is_first[-tf.size(following) :], tf.int32)
 
     def step(reached, following):

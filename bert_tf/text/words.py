@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from bert_tf.text import normalizer
 
-# Matches Chinese characters, inside a character class for `re`.
+# Ranges of Chinese characters, for character classes of regular expressions.
 _CJK = "".join(f"{chr(a)}-{chr(b)}" for a, b in normalizer.CJK_RANGES)
 _LETTER = r"[^\W\d_]"
 _CHUNKS = re.compile(rf"[{_CJK}]|[^\s{_CJK}]+")
@@ -135,7 +135,7 @@ def split_words_in_graph(text: tf.Tensor) -> Words:
     characters = _read_characters(text)
     chunks, is_first = _find_chunks(characters)
     starts, ends = _trim_chunks(characters, chunks, is_first)
-    # A trimmed chunk is a word, and so is each stripped punctuation mark.
+    # Each trimmed chunk and each stripped punctuation mark becomes a word.
     index = tf.range(tf.size(chunks))
     start, end = tf.gather(starts, chunks), tf.gather(ends, chunks)
     begins_word = (index <= start) | (index >= end)
@@ -197,7 +197,7 @@ def _trim_chunks(
     count = tf.reduce_sum(tf.cast(is_first, tf.int32))
     index = tf.range(tf.size(chunks))
     codes, is_solid = characters.codes, ~characters.is_punctuation
-    # "@" before white space or a Chinese character begins no handle ("@bob").
+    # "@bob" is a handle, unlike "@ bob": there, a new chunk begins after "@".
     is_handle = (
         ((codes == ord("@")) | (codes == ord("#")))
         & _next(characters.is_word, False)

@@ -34,8 +34,8 @@ _NAME = re.compile(r"model\.ckpt-(\d+)\.index")
 _LEFTOVER = re.compile(r"model\.ckpt-\d+\..*\.tmp-")
 _READ_ERRORS = (UserError, OSError, tf.errors.OpError)
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
-# Beside a busy thread, a writing thread with this niceness gets a tenth of a
-# core. Niceness 19 would leave only a hundredth, too slow for big models.
+# If training keeps a core busy, a writer with this niceness gets a tenth of the
+# core. With niceness 19 it would get a hundredth: too slow for big models.
 _NICENESS = 10
 
 # The arguments `tensors` and `metadata` of `CheckpointStore.save`.
@@ -104,7 +104,7 @@ class CheckpointStore:
             files.write_json(_sidecar(prefix), written)
             self._write_state_file()
         except _WRITE_ERRORS as error:
-            # Remove incomplete files, unless the step already had a checkpoint.
+            # Remove incomplete files. An earlier checkpoint of the step stays.
             if earlier is not None and step not in earlier:
                 with _log_failure("The incomplete files could not be removed"):
                     self._remove(step)
@@ -222,7 +222,7 @@ class CheckpointStore:
         ]
         state = checkpoint_state_pb2.CheckpointState(
             model_checkpoint_path=names[0],
-            # TensorFlow also lists the oldest checkpoint first.
+            # List the oldest checkpoint first, as TensorFlow does.
             all_model_checkpoint_paths=reversed(names),
         )
         files.write_text(os.path.join(self.folder, "checkpoint"), str(state))

@@ -28,16 +28,17 @@ from bert_tf.tasks.task import Task
 # (run_pretraining.py:277-280 of the original).
 _NO_WEIGHT = 1e-5
 
-# If the loss of a row reads other rows, each row gets two more features: an
-# equal share of the step's loss, and that loss's gradient by the row's output.
+# If a row's loss depends on other rows, compute the step's loss first. Then add
+# two features to each row: an equal share of this loss, and the loss's gradient
+# with respect to the row's output.
 COUPLED_LOSS = "coupled_loss"
 SLOPES = "slopes"
 
 
 def overwrites_logits() -> bool:
     """Returns whether the masked-LM loss reuses the memory of the logits."""
-    # GPUs and TPUs use `compared_cross_entropy`: it keeps the logits, but it is
-    # fused and deterministic there, unlike the kernel that overwrites logits.
+    # GPUs and TPUs use `compared_cross_entropy`: there, it is fused and
+    # deterministic. Unlike the kernel for CPUs, it keeps the logits.
     return not any(map(tf.config.list_logical_devices, ("GPU", "TPU")))
 
 
@@ -295,7 +296,7 @@ class TaskObjective(Objective):
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         if COUPLED_LOSS in rows:
-            # `product` adds 0 to the loss, and SLOPES to the gradient.
+            # `product` cancels out of the loss, but its gradient is SLOPES.
             product = tf.reduce_sum(outputs[self.coupled] * rows[SLOPES])
             value = tf.reduce_sum(rows[COUPLED_LOSS])
             return {"loss_sum": value + product - tf.stop_gradient(product)}

@@ -29,7 +29,7 @@ from bert_tf.errors import UserError
 # scale its update (optimization.py:59-66 of the original).
 EXCLUDED_FROM_DECAY = ("LayerNorm", "layer_norm", "bias")
 _DECAY_SHARE = 0.2
-# `xla` finds the compiled updates of weights in a graph by this name.
+# The name of compiled updates of weights in a graph. `xla` looks for it.
 COMPILED_NAME = "update_of_weight"
 
 
@@ -180,7 +180,7 @@ def guarded_update(rule: UpdateRule, jit: bool = True):
       jit: Whether XLA fuses the update into one pass over memory.
     """
 
-    # With reduce_retracing, TensorFlow would drop the shapes of the weights.
+    # Trace one graph per shape: with reduce_retracing, shapes would be unknown.
     @tf.function(
         jit_compile=jit or None, autograph=False, reduce_retracing=False
     )
@@ -206,7 +206,7 @@ def _shared_update(rule: UpdateRule, dtype: tf.DType):
     """
     gradient, rate = (tf.TensorSpec(shape, dtype) for shape in (None, []))
 
-    # Without _noinline, TensorFlow would slowly optimize a copy per weight.
+    # Without _noinline, TensorFlow would inline and optimize a copy per weight.
     @tf.function(
         input_signature=[
             [tf.TensorSpec([], tf.resource)] * 3,
@@ -355,8 +355,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
         step = self.iterations if rule.bias_correction else tf.constant(0)
         gradient = tf.cast(gradient, variable.dtype)
         arguments = (rate, tf.cast(step, tf.int64))
-        # The shared function has no shapes, but TensorFlow orders LAMB's
-        # products by their shapes, so LAMB does not use the shared function.
+        # TensorFlow orders LAMB's products by shape. The shared function has no
+        # shapes, so LAMB does not use it: results would round differently.
         if rule.trust_ratio or tf.executing_eagerly():
             gradient = tf.ensure_shape(gradient, variable.shape)
             old = [tf.convert_to_tensor(x) for x in targets]
@@ -386,8 +386,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
           The assignments, if called in a graph.
         """
         factor = self._rate_factor(variable)
-        # Skipping a factor of 1 saves an operation per weight.
-        if factor != 1.0:
+        if factor != 1.0:  # Avoid an operation per weight.
             scalars["learning_rate"] *= factor
         targets = (variable, *self.slots(variable))
         old = [tf.convert_to_tensor(target) for target in targets]

@@ -31,7 +31,7 @@ LEARNING_CURVES_FILE = "learning_curves.png"
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
-# A panel of learning curves has a metric, a title, and a factor of the values.
+# Each panel shows a metric: (name, title, factor that multiplies the values).
 PRETRAINING = (
     ("loss", "Loss", 1),
     ("masked_lm_loss", "Masked-LM loss", 1),

@@ -164,7 +164,7 @@ def check_continuation(
     refuse(
         changed, f"Cannot resume the run in {where}", config.allow_changed_data
     )
-    # Another --input_file pattern for the same records starts no new phase.
+    # If a new --input_file matches the same records, no new phase begins.
     is_new_phase = bool(data_changes and phase)
     if is_new_phase:
         logging.warning(

@@ -20,8 +20,7 @@ def snapshot(model_variables, optimizer) -> dict[str, tf.Tensor]:
     """
     variables = dict(model_variables)
     variables |= _slot_variables(model_variables, optimizer)
-    # Copies on the host save memory of the accelerator.
-    with tf.device("CPU:0"):
+    with tf.device("CPU:0"):  # Copies there save the accelerator's memory.
         tensors = {name: tf.identity(v.value) for name, v in variables.items()}
         step = tf.cast(tf.identity(optimizer.iterations.value), tf.int64)
     return tensors | {weight_map.GLOBAL_STEP: step}

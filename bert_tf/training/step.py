@@ -157,7 +157,7 @@ class TrainingStep:
         self._compilation.check(self._num_devices)
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
-        # (The flags' micro-batch size, a smaller size), set if memory runs out.
+        # If memory ran out: (micro-batch size of the flags, size used since).
         self._halved: tuple[int, int] | None = None
         self.loss_scale = None
         with strategy.scope():
@@ -395,7 +395,7 @@ class TrainingStep:
         name, own = self.objective.coupled, self.plan.per_replica
         inputs = {*self.objective.inputs, *layouts.INPUTS, "dropout_seeds"}
         every = {x: y for x, y in rows.items() if x not in inputs}
-        # The mask of [CLS] is enough to find blank rows: gather no other mask.
+        # Gather only the mask of [CLS], which is enough to find blank rows.
         every[INPUT_MASK.name] = rows[INPUT_MASK.name][..., :1]
         every[name] = self._encode(rows)
         context = tf.distribute.get_replica_context()
@@ -515,7 +515,7 @@ class TrainingStep:
         metrics |= {"learning_rate": rate, "grad_norm": norm}
         if self.loss_scale is not None:
             metrics["loss_scale"] = scale
-            # A smaller scale may make gradients finite, but not the loss.
+            # A smaller scale cannot make the loss finite, so stop if it is not.
             can_recover = self.loss_scale.adapt(apply, is_healthy)
             can_continue = can_recover & is_finite
         can_continue &= is_healthy
@@ -556,7 +556,7 @@ def explain_out_of_memory(
 
 def _slice(value, start, size):
     """Returns `size` rows with a static size."""
-    # XLA would not know the static size of value[start : start + size].
+    # With value[start : start + size], XLA would not know the static size.
     shape = tf.shape(value)
     rest = tf.zeros_like(shape[1:])
     part = tf.slice(

@@ -44,7 +44,7 @@ class Pacer:
     checkpoint is due, and within 10 seconds, so that the progress bar moves.
     """
 
-    # Aim at less than 10 seconds, as the next steps may be slower.
+    # Plan for only 7 of the 10 seconds, because the next steps may be slower.
     _BUDGET = 0.7 * 10.0
     _GROWTH = 4
 
@@ -57,7 +57,7 @@ class Pacer:
     def next_call(self, step: int) -> int:
         """Returns the number of steps of the next call; 0 at the end."""
         if step == 0:
-            # End the call after the first step, which gets a metrics line.
+            # Run only one step, because the first step gets a metrics line.
             return min(1, self._last_step)
         ends = [(step // every + 1) * every for every in self._intervals]
         return min(self._max_steps, min(ends) - step, self._last_step - step)

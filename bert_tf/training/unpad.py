@@ -17,10 +17,10 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.io import terminal
 from bert_tf.modeling import layouts
 
-# With this share of tokens or more, leaving padding out saves no time.
+# If at least this share is tokens, leaving padding out saves no time.
 _FULL = 0.95
-# With fewer elements in the hidden states of a micro-batch, compiling a program
-# for each number of tokens takes longer than the programs save.
+# Without padding, each number of tokens needs a program. If the hidden states
+# of a micro-batch have fewer elements, compiling costs more time than it saves.
 _LEAST_ELEMENTS = 1 << 18
 
 Rows = dict[str, tf.Tensor]

@@ -52,7 +52,7 @@ _COMPILER = re.compile(
     re.IGNORECASE,
 )
 _COLLECTIVE = re.compile("nccl|collective", re.IGNORECASE)
-# `reason` skips lines that begin so: TensorFlow puts them before messages.
+# Lines that TensorFlow puts before a message begin with these: skip them.
 _PLACES = ("Graph execution error", "Detected at node", "File ", "<stack ")
 
 # `describe` finds compiled functions in a graph by these parts of their names.
@@ -188,9 +188,9 @@ class Compilation:
             return False
         if not isinstance(error, tf.errors.OpError):
             return False
-        # Any step may compile a new shape, so a step may fail to compile even
-        # after a success. Input errors, and errors of collectives outside of
-        # the compiled step, would also occur with only the chains compiled.
+        # After a success, a later step may compile a new shape and fail.
+        # Compiling only the chains does not avoid errors of the input, or of
+        # collectives outside of the compiled step.
         if not _COMPILER.search(text) and (
             has_run
             or not isinstance(error, _ERRORS)

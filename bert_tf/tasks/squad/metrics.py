@@ -122,7 +122,8 @@ def find_best_threshold(
         best = prediction.best_non_null
         if_answered.append(_score(example, best.text if best else "")[1])
         if_not.append(_score(example, "")[1])
-    # A threshold answers all questions with lower or equal odds: add up gains.
+    # A threshold answers each question with odds up to the threshold. So sort
+    # by odds: a threshold's gain is the sum of all gains up to it.
     order = np.argsort(null_odds, kind="stable")
     odds = np.array(null_odds)[order]
     unanswered = _PERCENT * np.array(if_not)

@@ -26,8 +26,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 # The original's answer in SQuAD 1.1 if a question has no candidate spans.
 _PLACEHOLDER = "empty"
 _EXAMPLES_AT_ONCE = 1024
-# Replaces the probability 0 before a logarithm is computed.
-_SMALLEST = 1e-300
+_SMALLEST = 1e-300  # Replaces a probability of 0, which has no logarithm.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +113,7 @@ class OriginalTexts:
     def __init__(self, tokenizer: BertTokenizer, words: Iterable[str]) -> None:
         self._tokens = tokenizer.vocabulary.tokens
         # The original normalizes each span. Normalizing every word once is
-        # faster and equal, because a word's neighbors have no influence.
+        # faster and gives equal texts: a word's neighbors have no influence.
         unique = list(dict.fromkeys(words))
         normalized = tokenizer.split_words(unique).to_list()
         self._normalized = {

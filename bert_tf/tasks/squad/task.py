@@ -311,8 +311,8 @@ class SquadTask(SquadFiles, task.Task):
         return self.null_score_diff_threshold or 0.0
 
 
-# The settings that task.json stores. `mask_padding` is not among them, because
-# loaded models always mask padding, as the lengths of their batches vary.
+# The settings that task.json stores. `mask_padding` is not stored: the batches
+# of a loaded model vary in length, so the model always masks padding.
 _SAVED = (
     "name",
     "max_seq_length",

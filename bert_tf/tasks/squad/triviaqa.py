@@ -108,7 +108,7 @@ def _read_answers(answer: Any, where: str) -> list[list[str]]:
     texts = [
         text_files.require_value(answer, "Value", str, where),
         *text_files.require_value(answer, "Aliases", list, where),
-        # Normalized aliases lack articles. They are less exact: try them last.
+        # Try normalized aliases last: without articles, they are less exact.
         *text_files.require_value(answer, "NormalizedAliases", list, where),
     ]
     for text in texts:

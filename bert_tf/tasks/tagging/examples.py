@@ -349,7 +349,7 @@ def _to_examples(
     for row in itertools.chain(rows, [_Row(0, [])]):
         begins = not row.fields
         if row.fields and sentence_column is not None:
-            # An empty value continues a sentence named only at its first word.
+            # If the value is empty, the row continues the sentence before.
             key = row.fields[sentence_column].strip() or name
             begins, name = key != name, key
         if sentence and begins:
@@ -587,7 +587,7 @@ def _has_columns(path: str) -> bool:
         begins.add(fields[-1][:2])
         if len(fields) < 2 or not schemes.is_tag(fields[-1]):
             return False
-    # The word "E-mail" looks like a tag E-, so a file needs another tag, too.
+    # Require a tag O, B- or I-, because the word "E-mail" looks like a tag E-.
     return len(widths) == 1 and not begins.isdisjoint(("O", "B-", "I-"))
 
 
@@ -673,7 +673,7 @@ class TaggingFiles(TaskFiles):
     def check_inputs(self, path: str) -> None:
         form = (self.word_column, self.sentence_column, self.comment_prefix)
         if has_texts(path, *form):
-            # Check only columns: splitting texts would import TensorFlow.
+            # Check columns only: splitting texts would import TensorFlow.
             open_texts(path, self.word_column)
         else:
             super().check_inputs(path)

@@ -126,7 +126,7 @@ class TaggingTask(TaggingFiles, task.Task):
         """The tokens between the starts of windows; None for one window."""
         if self.doc_stride is None:
             return max(self.max_seq_length // 2, 1)
-        # `max_seq_length` may be smaller than in training, so limit the stride.
+        # A stride longer than the window would skip words, so limit the stride.
         return min(self.doc_stride, self.max_seq_length - 2) or None
 
     def model_arguments(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class TaggingTask(TaggingFiles, task.Task):
           NotFiniteError: If logits are not finite.
         """
         del examples, tokenizer  # The features have all that is needed.
-        # `decode` reads row 0 for words without a token, so row 0 must exist.
+        # Append a row, because `decode` reads row 0 even if there are no rows.
         ids = keras.utils.pad_sequences(
             [*outputs.get(_TAG_IDS, ()), [0]], padding="post"
         )
