@@ -101,9 +101,9 @@ def count_steps(
 ) -> int | None:
     """Returns the number of steps of the learning rate schedule of `fit`.
 
-    Example: 3 epochs of 1,000 rows in batches of 32 have 3 * 32 steps. Returns
-    None if the data's length is unknown, or if a callback sets the learning
-    rate: a callback cannot set a rate that has a schedule.
+    For example, 2 epochs of 50 rows in batches of 20 have 2 * 3 steps. Returns
+    None (a constant rate) if the data's length is unknown or a callback sets
+    the rate, as callbacks of Keras cannot set a rate that follows a schedule.
     """
     if any(isinstance(x, _RATE_SETTERS) for x in tf.nest.flatten(callbacks)):
         return None
@@ -341,7 +341,7 @@ def draw_masks(
 def check_counts(**counts: Any) -> None:
     """Raises `UserError` for a count that Keras would misread.
 
-    A count may be None, except `epochs`.
+    None stands for Keras' default, but `epochs` must not be None.
     """
     for name, value in counts.items():
         is_whole = isinstance(value, numbers.Integral)
@@ -407,11 +407,11 @@ def metrics_of_logits(
     """Replaces metrics given by name by objects that read logits.
 
     Returns a list; for a dictionary, a dictionary of lists. The metrics are
-    built here: if the first step built metrics, it would be traced twice.
+    built here, because TensorFlow would trace a step that builds them twice.
 
     Args:
       metrics: As given to `compile`; None stays None.
-      loss: As given to `compile`; None for the loss of the task.
+      loss: As given to `compile`; None means the loss of the task.
       is_multi_label: Whether an example may have several labels; if None
         (unknown), the loss or Keras determines the accuracy.
     """

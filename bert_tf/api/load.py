@@ -58,7 +58,7 @@ def load_model(
         `predict` and `preprocessor`; by default as in training, else 384 for
         question answering and 128 for other tasks.
       problem_type: "single_label" or "multi_label", for classification; by
-        default the stored value; without one, the labels in `fit` decide.
+        default the stored value, or else as the labels in `fit` require.
       cache_dir: The directory for models downloaded by a short name or an
         address; by default $BERT_TF_CACHE, else ~/.cache/bert_tf. Models of
         Hugging Face and Kaggle stay in these hubs' own caches.

@@ -215,27 +215,27 @@ class TextMethods(save.FileMethods):
             for several labels a list of names, for regression a number. For
             tagging a list of tags per row. For question answering a tuple of
             two lists, the answers' texts and the indices of their first
-            characters. For multiple choice an index per row. For a masked LM,
-            None, as each step draws masks from `preprocessor.mask_seed` and
-            trains only the masked-LM head, not the next-sentence head. For
-            embeddings a score per pair of texts, or None for rows of an anchor,
-            a positive and maybe a negative.
+            characters. For multiple choice an index per row. For embeddings a
+            score per pair of texts, or None for rows of an anchor, a positive
+            and maybe a negative. A masked LM needs no labels, as each step
+            draws masks from `preprocessor.mask_seed`; a next-sentence head is
+            then not trained.
           batch_size: The number of rows in a step, by default 32.
           epochs: As for Keras.
           verbose: As for Keras.
           callbacks: As for Keras. With LearningRateScheduler or
             ReduceLROnPlateau the default learning rate is constant.
-          validation_split: The share of rows to validate on. From raw rows, a
-            hash of the text chooses this share of each label, as --dev_fraction
-            does. From the model's inputs, Keras takes the last rows.
+          validation_split: The share of rows to validate on. Of raw rows, this
+            share of each label's texts is chosen by their hashes, as by
+            --dev_fraction. Of the model's inputs, Keras takes the last rows.
           validation_data: A tuple (x, y[, sample_weight]), or a data set.
           shuffle: As for Keras.
           class_weight: A dictionary from a label's index or name to a weight;
             or "balanced". Not for tagging.
           sample_weight: The weight of each row.
           few_shot: Whether to train on a few texts of each label, as
-            run/finetune_classifier.py --few_shot does. Pairs of texts train the
-            embeddings, and a logistic regression on embeddings trains the head.
+            run/finetune_classifier.py --few_shot does. The encoder learns from
+            pairs of texts; logistic regression on the embeddings fits the head.
             Few-shot training ignores the arguments of `compile`.
           calibrate: Whether to calibrate a classifier's probabilities on
             `validation_data` after training, as the script's --calibrate does.
@@ -453,8 +453,8 @@ class TextMethods(save.FileMethods):
           For each raw row, the JSON object that run/predict.py writes. From a
           masked LM, for each text, the best `tokens` for each [MASK] and their
           `probabilities`. From a model for embeddings <float32>[rows, size].
-          For inputs that are not raw rows, and for data sets in classification
-          or without a task, the model's outputs.
+          Returns the model's outputs if `x` holds no raw rows, or if `x` is a
+          data set and the model is a classifier or has no task.
 
         Raises:
           UserError: If a row does not fit the task, or the model has no task

@@ -85,12 +85,12 @@ class Preprocessor:
       task_values: The contents of task.json.
       mask_seed: The seed of the masks that `fit` and `evaluate` of a masked
         language model draw; may be set at any time.
-      embedding_values: The contents of task.json for the model for embeddings
-        that `fit(few_shot=True)` trains.
+      embedding_values: `fit(few_shot=True)` trains a model for embeddings;
+        these are the contents of its task.json.
       has_one_hot_loss: Whether the loss reads one-hot labels <float>[N, L],
         with a single 1 in each row.
-      keeps_vectors: Whether the loss reads labels <float>[N, L] unchanged; for
-        the task's loss and sparse cross-entropy, one-hot labels become ids.
+      keeps_vectors: Whether the loss reads labels <float>[N, L] unchanged. The
+        task's loss and sparse cross-entropy read ids instead of one-hot labels.
       row_error: The last error about a row of a data set, or None.
 
     Raises:
@@ -165,7 +165,7 @@ class Preprocessor:
         """The task of `task_values`, with the labels of the model.
 
         Raises:
-          UserError: If the model has no task, or `task_values` describe none.
+          UserError: If the model has no task, or `task_values` are wrong.
         """
         if not self.has_task:
             raise UserError(
@@ -312,8 +312,8 @@ class Preprocessor:
     def adapt_to_labels(self, labels: Sequence[Any]) -> None:
         """Makes the task multi-label if the labels of rows are lists.
 
-        If every list is one-hot, the task becomes single-label. Nothing changes
-        if task.json has a problem type or the loss reads one-hot labels.
+        If every row's list is one-hot, the task becomes single-label. Nothing
+        changes if task.json has a problem type or the loss uses one-hot labels.
         """
         if not self.has_open_problem or self.has_one_hot_loss:
             return

@@ -46,9 +46,9 @@ def to_rows(x: Any) -> list[Any]:
       x: One text; a list of rows, which are not checked; or, for pairs, a tuple
         of two sequences of texts, or an array [N, 2]. Or texts in an array,
         string tensor, pandas Series or `datasets.Dataset` column; or a pandas
-        DataFrame with one column for texts or two for pairs. From a larger
-        DataFrame, a `datasets.Dataset` or a dictionary of columns, each row
-        becomes a dictionary with the columns' names as keys.
+        DataFrame with one column for texts or two for pairs. Or a DataFrame
+        with more columns, a `datasets.Dataset` or a dictionary of columns; then
+        each row is returned as a dictionary with the columns' names as keys.
 
     Raises:
       UserError: If `x` has another type, or the columns' lengths differ.
@@ -86,7 +86,7 @@ def columns_of(x: Any) -> dict[str, Any] | None:
     """Returns the columns of a DataFrame or a `datasets.Dataset`; else None.
 
     Raises:
-      UserError: If `x` is a dictionary of splits, `datasets.DatasetDict`.
+      UserError: If `x` is a dictionary of splits (a `datasets.DatasetDict`).
     """
     if isinstance(x, Mapping) and hasattr(x, "column_names"):
         raise UserError(

@@ -82,8 +82,8 @@ def export_savedmodel(
     """Exports a model as a SavedModel that takes texts.
 
     Writes and verifies the files that export/savedmodel.py would write for the
-    saved model. The files are in `directory`/1, or in the folder of the next
-    number. `model.export(directory)` calls this function.
+    saved model. The first export writes the folder `directory`/1, the second
+    `directory`/2. `model.export(directory)` calls this function.
 
     Args:
       model: A model of `bert_tf.load_model`, trained or not.
@@ -323,15 +323,15 @@ class FileMethods:
         Args:
           filepath: The directory for all versions, or the file for "litert".
           format: "tf_saved_model" writes the files of export/savedmodel.py,
-            "litert" the files of export/tflite.py. For another format, for a
-            model without vocabulary, and with `input_signature`, Keras exports
-            a model that reads features.
+            "litert" the files of export/tflite.py. If the format is another
+            one, the model has no vocabulary or `input_signature` is given,
+            Keras exports a model that reads features.
           verbose: Whether to print how to use the result; by default True.
           input_signature: As for Keras.
           **kwargs: Flags of the export script, such as `max_seq_length=64`.
 
         Raises:
-          UserError: If a flag is wrong, or verification fails.
+          UserError: For "onnx", for a wrong flag, or if verification fails.
         """
         if format == "onnx":
             raise UserError(

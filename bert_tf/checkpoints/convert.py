@@ -81,12 +81,12 @@ def check_paths(source: str, target: str, overwrite: bool) -> str:
     """Checks --input and --output before anything is read.
 
     Returns:
-      The directory to write, with links followed, so that a link's target is
-      replaced, not the link.
+      The directory to write. If `target` is a symbolic link, this is the
+      directory that the link points to, so the link itself is kept.
 
     Raises:
       UserError: If a path is not local, if `target` exists and may not be
-        replaced, or if writing it would change `source`.
+        replaced, or if `target` is or contains `source`.
     """
     for flag, path in (("--input", source), ("--output", target)):
         if not path or "://" in path:

@@ -6,7 +6,7 @@ bias in the masked-LM head is the mean of the tokens' biases. Logits are linear
 in embedding and bias, so the word's logit is the mean of the tokens' logits.
 Other weights and ids do not change, but words may replace [unusedN] tokens.
 
-Words are normalized like text; a word that no text can match is an error.
+Words are normalized like text; a word that cannot occur in text is an error.
 """
 
 import dataclasses
@@ -72,8 +72,8 @@ def run(config: Flags) -> None:
     """Extends a model and prints a report.
 
     Raises:
-      UserError: If the model or the words cannot be read, no text could match
-        a word, or the output cannot be written; then nothing is written.
+      UserError: If the model or words cannot be read, a word cannot occur in
+        text, or the output cannot be written. Then nothing is written.
     """
     with conversion.locked_output(config) as output:
         source = formats.read(config.input)
@@ -124,10 +124,10 @@ def extend(
       source: The model.
       new: The words, from `read_new_tokens`.
       use_unused: Whether new words first replace the [unusedN] tokens, in the
-        order of ids. The remaining words follow the last token.
-      max_position_embeddings: The new length of the position table. With N old
-        rows, row i becomes a copy of row i mod N. Outputs for texts of up to N
-        tokens do not change.
+        order of ids. The remaining words get new ids after the last token's.
+      max_position_embeddings: The new length of the position table. If the old
+        table has N rows, row i of the new table is the old row i mod N. Outputs
+        for texts of up to N tokens do not change.
 
     Returns:
       The extension. The new model computes weights on access, and has no
@@ -250,8 +250,8 @@ def read_new_tokens(
 
     Raises:
       UserError: If the file is missing, empty, not UTF-8, starts with a byte
-        order mark or has \r\n line ends. If a line is empty, or no text can
-        match it. If the vocabulary already has all words.
+        order mark or has \r\n line ends. If a line is empty, or its word
+        cannot occur in text. If the vocabulary already has all words.
     """
     lines = vocabulary_lib.read_lines(path, flag, "word")
     for number, line in enumerate(lines, 1):
@@ -310,8 +310,8 @@ def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
     """Splits a "##" token as the rest of a word: "##chain" to "##chai", "##n".
 
     The tokenizer itself splits only whole words.
-    Source: WordpieceTokenizer (tokenization.py:308-359 of the original), all
-    rounds of its loop but the first.
+    Source: the loop of WordpieceTokenizer (tokenization.py:308-359 of the
+    original), without the first round, which takes the start of the word.
     """
     rest = token.removeprefix(CONTINUATION)
     ids = []

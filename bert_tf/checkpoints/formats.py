@@ -1,6 +1,6 @@
 """Detects checkpoint formats and reads models of any format.
 
-Each format's module has
+The module of each format has these functions.
 
   recognizes(path) -> bool            cheap; never raises
   read_model(path, allow_missing)     -> StoredModel; reads names and shapes,
@@ -10,7 +10,7 @@ Each format's module has
                                       the log; missing for `.keras` files, which
                                       Keras writes, and for SavedModels
 
-and raises `UserError` for every mistake of a user.
+`read_model` and `write_model` raise `UserError` for every mistake of a user.
 """
 
 import dataclasses

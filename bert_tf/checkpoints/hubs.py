@@ -1,8 +1,8 @@
 """Downloads models from Hugging Face and Kaggle; uploads to Hugging Face.
 
-Each hub's library keeps its own cache (HF_HOME, KAGGLEHUB_CACHE), reads its own
-environment variables (HF_TOKEN, HF_ENDPOINT, KAGGLE_API_TOKEN, ...) and resumes
-its own downloads. Only programs that use a hub import this module.
+The libraries of the hubs keep their caches (HF_HOME, KAGGLEHUB_CACHE), read
+environment variables (such as HF_TOKEN, HF_ENDPOINT, KAGGLE_API_TOKEN) and
+resume downloads. This module is imported only if a program uses a hub.
 """
 
 import contextlib
@@ -92,9 +92,9 @@ def fetch_model(name: str, parts: re.Match, offline: bool) -> str:
     """Returns the local folder of a hub's model; downloads it if needed.
 
     Args:
-      name: "hf://owner/name[@revision]"; each call looks up a branch's commit.
-        Or "kaggle://owner/model/keras/variation[/version]", by default the
-        newest version; ".../tensorFlow2/variation" for a SavedModel.
+      name: "hf://owner/name[@revision]"; for a branch, each call looks up the
+        newest commit. Or "kaggle://owner/model/keras/variation[/version]", by
+        default the newest; for a SavedModel, "tensorFlow2" replaces "keras".
       parts: The result of `releases.parse_hub_name`.
       offline: If true, nothing is downloaded.
 
@@ -115,8 +115,8 @@ def _fetch_hugging_face(
 ) -> str:
     """Returns the folder of a model of Hugging Face.
 
-    Downloads only needed files that are not in the cache. If the hub cannot be
-    reached, the cached commit of the branch is used.
+    Downloads the files that the model needs and the cache lacks. If the hub
+    cannot be reached, the cached commit of the branch is used.
     """
     offline = offline or constants.HF_HUB_OFFLINE
     if offline or _COMMIT.fullmatch(revision):
@@ -174,8 +174,8 @@ def needed_files(names: Sequence[str]) -> list[str]:
 def _limited_answers() -> Iterator[None]:
     """Limits the size and the time of answers, as huggingface_hub does not.
 
-    The library names cache files after headers of answers. A header with "/" or
-    ".." is an error, as the name could lead out of the cache.
+    huggingface_hub takes the names of its cache files from HTTP headers. Names
+    with a slash or two periods are errors, as they could lead out of the cache.
     """
     for library in ("httpx", "httpx2"):  # Otherwise they log every request.
         python_logging.getLogger(library).setLevel(python_logging.WARNING)

@@ -186,8 +186,8 @@ def _read_config(path: str) -> BertConfig:
 def _check_size(path: str, expected: int) -> None:
     """Checks that a preset has as many weights as its config describes.
 
-    KerasHub does not compare sizes: it would allocate the config's weights,
-    however many, and ignore layers that only the file has.
+    KerasHub itself compares no sizes. A config with huge sizes would fill the
+    memory, and layers that only the file has would be ignored.
     """
     file = os.path.join(path, _METADATA_FILE)
     metadata = files.read_json(file) if os.path.isfile(file) else {}

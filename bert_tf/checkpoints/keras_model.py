@@ -1,7 +1,7 @@
 """Reads Keras models, in memory or in `.keras` files, as stored models.
 
-A `.keras` file keeps the text files of a model directory in assets/, if any.
-Earlier versions wrote no text files.
+A `.keras` file has vocab.txt, tokenizer.json and task.json of the model in the
+folder assets/. Files of earlier versions and models without texts lack them.
 """
 
 import json

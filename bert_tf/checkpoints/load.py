@@ -369,7 +369,7 @@ def load_into(
     Args:
       model: A model of `bert_tf.modeling`.
       tensors: Canonical name -> value.
-      source: The source of the tensors in an error, for instance a path.
+      source: Where the tensors come from, for instance a path; errors name it.
 
     Raises:
       UserError: If any tensor is missing, unused or of another shape.

@@ -33,7 +33,7 @@ class Report:
 
     Attributes:
       loaded: Canonical names of the loaded weights.
-      reshaped: Loaded weights with another layout in the checkpoint's format.
+      reshaped: Loaded weights whose layout in the checkpoint is not canonical.
       missing: Canonical names of missing weights that `allow_missing` permits;
         missing weights get the initial values of a new model.
       unused: The format's names of unused tensors that `allow_missing` permits.
@@ -74,7 +74,7 @@ def match(
       config: The shape of the model.
       tensors: The format's name -> value, without the optimizer's state.
       weights_format: The format, a column of `weight_map.Row` or "tf1".
-      source: The checkpoint's name in an error, for instance its path.
+      source: The checkpoint's name in error messages, for instance its path.
       heads: The heads that the checkpoint may have. Names can be ambiguous, as
         Hugging Face uses "classifier" for three kinds of head.
       allow_missing: A pattern for tensors that may be missing or unused, which
@@ -308,15 +308,15 @@ def match_optimizer_state(
     Args:
       tensors: All slots, and the step if it is stored.
       weights: Canonical name -> shape of the weight.
-      source: The checkpoint's name in an error, for instance its path.
+      source: The checkpoint's name in error messages, for instance its path.
       allow_missing: A pattern for slots that may be missing or unused.
 
     Returns:
-      The state, slots <float32> and the step <int64>; and the names of unused
-      slots, which belong to no weight.
+      The slots <float32> with the step <int64>, and the names of unused slots.
 
     Raises:
-      UserError: If a slot has no weight, a wrong shape or no second slot.
+      UserError: If a slot belongs to no weight, a shape is wrong, or a weight
+        has only one of its two slots.
     """
     slots = weight_map.SLOT_SUFFIXES
     expected: dict[str, Shape] = {weight_map.GLOBAL_STEP: ()}

@@ -16,8 +16,8 @@ Models trained on records with an unknown vocabulary lack vocab.txt and
 tokenizer.json.
 
 `read_model` also reads the output directory of a training run, which contains a
-model directory. For pretraining, the weights and the optimizer state come from
-the newest checkpoint.
+model directory. If the run is a pretraining run, the weights and the optimizer
+state come from its newest checkpoint.
 """
 
 import dataclasses
@@ -405,13 +405,13 @@ def build_card(
 ) -> str:
     """Returns a model card in Markdown, with the versions of the packages.
 
-    Paths in the card lose their folders, as the card is published.
+    Cards are published, so the card has only the last part of each path.
 
     Args:
       title: The heading.
       summary: A paragraph on the model and its purpose.
       sections: Maps headings, such as "Training data" or "Flags", to rows of
-        name and value; an empty section contains "None."
+        name and value; the card has the word None in an empty section.
       usage: A command or some lines of Python.
       header: The result of `card_header`.
     """
@@ -432,8 +432,8 @@ def card_header(
 
     Args:
       task: The contents of task.json, with the results by split.
-      source: Name, revision or path of the converted or initial model. For a
-        path, license and base model come from the model's card.
+      source: Name, revision or path of the converted or initial model. If this
+        is a path, the card there provides the license and the base model.
       data_files: Name of a split -> its data file.
       library: The library that loads the model.
     """

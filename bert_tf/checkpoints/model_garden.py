@@ -1,7 +1,7 @@
 """Reads and writes checkpoints of the TensorFlow Model Garden.
 
-These are TensorFlow 2's object-based checkpoints of models from
-`official.nlp.modeling`: a `BertEncoderV2` or the older functional
+These are TensorFlow 2's object-based checkpoints. The model, a class of
+`official.nlp.modeling`, is a `BertEncoderV2` or the older functional
 `BertEncoder`, alone or in a `BertPretrainerV2`, `BertClassifier`,
 `BertSpanLabeler` or `BertTokenClassifier`. `bert_config.json` and `vocab.txt`
 are in the same directory, as in the Model Garden's releases.
@@ -12,7 +12,7 @@ variables. A variable's value is stored under one of the paths to the variable.
 An encoder may be the checkpoint's `encoder`, its `model`, or deep inside
 another model, but its variables always get the names in `Row.model_garden`.
 
-In the Model Garden, too, `hidden_act` "gelu" is the tanh approximation.
+As in the original, "gelu" as `hidden_act` means the tanh approximation.
 """
 
 import dataclasses
@@ -412,8 +412,8 @@ class Found:
     """The variables of a BERT in a checkpoint.
 
     Attributes:
-      variables: Name in the weight map -> variable. Other variables of the same
-        objects are included, with names that the weight map lacks.
+      variables: Name in the weight map -> variable. Other variables of the
+        encoder and the heads are included; the weight map lacks their names.
       unused: Variables that are no weights, such as the variables of an unused
         pooler.
       notes: Notes for the user, one sentence each.

@@ -1,6 +1,6 @@
 """Resolves a model's name to a local path, and a path to its origin.
 
-A model is named by
+The name of a model has one of these forms.
 
   path                                        a local or gs:// path, read as is
   bert-base-uncased                           a name of `recipes.releases`
@@ -8,7 +8,7 @@ A model is named by
   kaggle://owner/model/keras/variation[/3]    Kaggle; or tensorFlow2/variation
   https://there/model.zip, .tar.gz, .tgz      an archive
 
-An existing path of this name is read first, without the network.
+If a path with the same name exists, it is read and the network is not used.
 
 The cache has one folder for each archive. The folder appears only when the
 model is complete. The folder's `origin.json` has name, address, ETag and hash.

@@ -54,7 +54,7 @@ class StoredModel:
       report: The tensors that were loaded, missing or unused.
       lower_case_is_derived: Whether `derive_lower_case` determined the case,
         because no file states it.
-      origin: The source that reports name instead of a temporary `path`.
+      origin: The name of the model in reports if `path` is temporary.
       revision: Name and revision of a downloaded model, else None.
     """
 
@@ -263,7 +263,7 @@ def not_carried(
     """Returns a sentence on what a format cannot store; [] if it stores all.
 
     Args:
-      format_name: The subject of the sentence, such as "A TF1 checkpoint".
+      format_name: The start of the sentence, such as "A TF1 checkpoint".
       stored: The model.
       settings: Keys of the task that the format keeps.
       parts: The parts of the weights that the format keeps; by default all.
@@ -295,7 +295,7 @@ def read_vocabulary(
     Args:
       directory: The directory; the file may be missing.
       vocab_size: The number of rows of the model's word embeddings.
-      source: The subject of a note, such as "A TF1 checkpoint".
+      source: The start of the note, such as "A TF1 checkpoint".
       name: The name of the file.
       lower_case: Whether the model reads lower case; None to derive it.
 
@@ -332,9 +332,9 @@ def derive_lower_case(vocabulary: Vocabulary, flag: bool | None = None) -> bool:
     """Returns whether a model with this vocabulary reads lower case.
 
     This rule is for formats that do not store the case. Text is lower-cased if
-    less than 5% of the entries have capitals. Released cased vocabularies have
-    at least 16%, uncased vocabularies with added words about 1%. From 5% to 10%
-    a warning is logged, unless `flag` gives --do_lower_case.
+    less than 5% of the entries have capitals (about 1% do in an uncased model
+    with added words, at least 16% in released cased models). If 5% to 10% have
+    capitals, a warning is logged, unless `flag` gives --do_lower_case.
     """
     share = _capital_share(vocabulary)
     if flag is None and _FEW_CAPITALS <= share <= _MANY_CAPITALS:

@@ -1,9 +1,9 @@
 """Reads SavedModels of BERT, as TF Hub and Kaggle have them.
 
 The Model Garden's `export_tfhub_lib` writes an encoder, maybe a masked-LM head,
-the vocabulary in `assets/` and the variable `do_lower_case`. A Keras classifier
-may have such a SavedModel in a `hub.KerasLayer`, below a dense layer. The
-files, and the values that each file provides:
+the vocabulary in `assets/` and the variable `do_lower_case`. A classifier
+that consists of a `hub.KerasLayer` with such a SavedModel and a dense layer can
+be read, too. Each file provides these values.
 
   saved_model.pb       objects, functions and assets   -> activation, vocabulary
   keras_metadata.pb    the layers of a Keras model     -> head
@@ -68,7 +68,7 @@ def read_model(
     Args:
       path: The directory of a SavedModel.
       allow_missing: Pattern for names of tensors that may be missing or unused.
-        If the pattern matches a head's variables, the head is not read.
+        A head is not read if this pattern matches its variables.
     """
     graph = _read_graph(os.path.join(path, _FILE))
     prefix = os.path.join(path, _PREFIX)

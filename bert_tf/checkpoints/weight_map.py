@@ -66,7 +66,7 @@ class Row:
         dense: a kernel [in, out], which Hugging Face keeps as [out, in];
         per_head_out, per_head_bias, per_head_in: a kernel [in, out] or bias
           [out] of attention. KerasHub and Model Garden split one axis into
-          [heads, size]: a query kernel [768, 768] becomes [768, 12, 64];
+          [heads, size], so a query kernel [768, 768] becomes [768, 12, 64];
         output: [labels, in], which KerasHub and Model Garden keep as [in,
           labels].
       huggingface: The name in transformers' class with this head, or None.

@@ -7,7 +7,7 @@
   vocab.txt, ...     see `huggingface.tokenizer`
   modules.json, ...  sentence-transformers: pooling, normalization, length
 
-Reads the directory of any BERT class of transformers, and writes the same
+Reads a directory saved by any BERT class of transformers, and writes the same
 weights as transformers. In transformers "gelu" is the exact form of GELU, but
 here, as in the original, the tanh form.
 """
@@ -46,7 +46,7 @@ _FINE_TUNED = (
     "tagging",
 )
 
-# Three classes have a head of this name: config.json must name the class.
+# The heads of three classes have this name: config.json must name the class.
 _CLASSIFIER = "classifier.weight"
 _CLASSIFIERS = (
     weight_map.CLASSIFIER,
@@ -306,8 +306,8 @@ def _kind(
 def _read_modules(path: str, longest: int, lower_case: bool) -> dict[str, Any]:
     """Returns the settings of embeddings in sentence-transformers' files.
 
-    The keys are `pooling`, `normalize` and `max_seq_length`. An unsupported
-    setting is part of `pooling`, as in "mean+Dense": `check_pooling` raises.
+    Keys are `pooling`, `normalize` and `max_seq_length`. Unsupported settings
+    are added to `pooling`, as in "mean+Dense", which `check_pooling` refuses.
     """
 
     def read(*names):

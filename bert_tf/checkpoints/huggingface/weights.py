@@ -1,8 +1,8 @@
 """Reads a Hugging Face directory's tensors: safetensors, PyTorch or Keras.
 
-Names get the form in `weight_map`, with the prefix "bert." for the encoder, and
-with weight and bias for LayerNorm's parameters. Names and kernels of
-transformers' TensorFlow classes are converted to PyTorch's form.
+Names are converted to the names in `weight_map`: encoder weights start with
+"bert.", and LayerNorm has a weight and a bias. Names and kernels that
+transformers' TensorFlow classes saved are converted to PyTorch's form.
 """
 
 import contextlib
@@ -342,8 +342,8 @@ def _to_torch(
 def _plain_shape(name: str, shape: Shape) -> Shape:
     """Returns a shape without the axis of heads that transformers 4.2 stored.
 
-    Kernels had the shape [in, heads, size] or [heads, size, out], and biases
-    [heads, size]: [768, 12, 64] becomes [768, 768]; [12, 64] becomes [768].
+    A kernel [in, heads, size] or [heads, size, out] becomes a matrix: [768, 12,
+    64] becomes [768, 768]. A bias [12, 64] becomes [768].
     """
     if "/attention/" not in name:
         return shape

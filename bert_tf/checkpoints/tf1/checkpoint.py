@@ -112,7 +112,7 @@ def _read_state_file(directory: str) -> str | None:
 def is_object_based(prefix: str) -> bool:
     """Returns whether a checkpoint is object-based, as TensorFlow 2 writes it.
 
-    Only searches the index for a key's bytes: a damaged index is no error.
+    A damaged index is no error, as its bytes are only searched for a key.
     """
     index = f"{prefix}.index"
     return tf.io.gfile.exists(index) and (
@@ -251,8 +251,8 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes a checkpoint that the original reads.
 
     The files equal the files of TensorFlow 1, byte for byte. Each file appears
-    only when it is complete, the index last, as a checkpoint exists if its
-    index exists. An earlier checkpoint of the same prefix is replaced.
+    only when it is complete. The index appears last, as programs look for it to
+    find a checkpoint. An earlier checkpoint of the same prefix is replaced.
 
     Args:
       prefix: The path of the checkpoint, without suffixes such as ".index".
@@ -339,8 +339,8 @@ def read_model(
 ) -> StoredModel:
     """Reads the checkpoint of a prefix or a directory; see `formats`.
 
-    `find_prefix` chooses a directory's checkpoint. Without `vocab.txt` the
-    vocabulary is None; the converter raises `UserError` then.
+    In a directory, `find_prefix` chooses the checkpoint. Without `vocab.txt`
+    the vocabulary is None; the converter raises `UserError` then.
     """
     prefix = find_prefix(path)
     config = files.read_bert_config(config_beside(prefix))
