@@ -74,9 +74,9 @@ GROUPS = (
     "other",
     IGNORED,
 )
-# A flag's effect decides whether the flag may change when a run resumes.
-# "weights": the trained weights, or the selected model. "place": only where a
-# run reads, writes or computes.
+# A flag's effect decides whether the flag may change when a run resumes. It is
+# "weights" if the flag changes the trained weights or which model is selected,
+# and "place" if it only changes where a run reads, writes or computes.
 EFFECTS = ("weights", "place", "nothing")
 # Rules that limit a flag's value; `flags.options.Flags` checks them.
 BOUNDS = ("at_least", "above", "at_most", "below")
@@ -109,10 +109,10 @@ def option(
       choices: The values that a text flag accepts.
       reads: The kind of path that the flag has: "file", "files" (globs with
         commas), "folder" or "model"; see `paths`. The path must exist.
-      **rules: `at_least`, `above`, `at_most`, `below`: bounds of the value;
-        None is always allowed. `needs`: flags ("do_train") or values
+      **rules: `at_least`, `above`, `at_most` and `below` limit the value, but
+        None is always allowed. `needs` has flags ("do_train") or values
         ("head=bilstm"), of which one must be set if this flag is set.
-        `not_with`: flags or values that must not be set with this flag.
+        `not_with` has flags or values that must not be set with this flag.
 
     Raises:
       ValueError: For an unknown group, effect or rule.
@@ -270,7 +270,7 @@ class BertConfig:
         """Builds a configuration from the contents of `bert_config.json`.
 
         Args:
-          values: The values by key.
+          values: The parsed JSON object.
           source: Where the values come from, such as a path; errors name it.
 
         Raises:

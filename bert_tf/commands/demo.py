@@ -5,7 +5,7 @@ r"""Pretrains, fine-tunes and serves a tiny BERT on text from this machine.
 The text is the documentation of Python and of installed packages. From this
 corpus the demo makes a vocabulary, records, a tiny BERT that fills in a [MASK],
 and a classifier, which a server runs on raw text. Each step's command is
-printed, so that you can repeat it with other text. A second run resumes.
+printed, so that you can repeat it with other text. Rerun the demo to resume.
 """
 
 import ast
@@ -78,7 +78,7 @@ class DemoConfig(options.Flags):
 def main(config: DemoConfig) -> None:
     root = config.output_dir
     steps = config.num_train_steps or TRAIN_STEPS
-    # A folder per number of steps keeps long runs from resuming shorter runs.
+    # Each number of steps has its own folder, so no run resumes a shorter run.
     pretrained = f"{root}/pretrained_{steps}_steps"
     library = f"{root}/library_{steps}_steps"
 
@@ -111,8 +111,8 @@ def main(config: DemoConfig) -> None:
     run_step("The best words for [MASK]", f"{filling} --text={MASKED}")
 
     # The model is narrow, so its learning rate is higher than in the paper, and
-    # one epoch is enough. More than 3 sequence lengths would take more time to
-    # compile than they save.
+    # one epoch is enough. Compiling for a fourth sequence length would take
+    # more time than it saves.
     finetuning = f"""run/finetune_classifier.py --task_name=custom
         --train_file={tables[0]} --dev_file={tables[1]}
         --text_column=sentence --label_column=library
@@ -240,9 +240,9 @@ def write_corpus(
     """Writes two text files: paragraphs are lines, blank lines end documents.
 
     Sources are parsed, never imported. Hashes of the documents' names decide
-    which documents are held out. `sentence_files` are two .csv files to write:
-    training and held-out sentences, each labeled with the library that it
-    documents.
+    which documents are held out. `sentence_files` are two .csv files to write,
+    one with training sentences and one with held-out sentences; the label of a
+    sentence is the library that it documents.
     """
     splits, seen = [[], []], set()
     for library, name, texts in _read_documents(packages):

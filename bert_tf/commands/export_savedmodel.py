@@ -3,8 +3,8 @@ r"""Exports a model as a SavedModel that takes strings, for TensorFlow Serving.
   python export/savedmodel.py --model_dir=output/mrpc/model \
       --output_dir=served/mrpc
 
-Each export adds a version: served/mrpc/1, 2, ... A version appears only when it
-is complete and verified.
+Each export adds a numbered version of the model, such as served/mrpc/2. The
+folder of a version appears only when the version is complete and verified.
 """
 
 from bert_tf.flags.export import SavedModelConfig

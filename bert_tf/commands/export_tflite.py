@@ -3,8 +3,8 @@ r"""Exports a model as a .tflite file, for phones and other small devices.
   python export/tflite.py --model_dir=output/mrpc/model \
       --output_file=on_device/mrpc.tflite
 
-The file takes ids and has only TensorFlow Lite's own operators; with
---input=text it takes strings and has TF-Text's operators, too.
+The exported model takes token ids and uses only TensorFlow Lite's own
+operators; with --input=text it takes strings and uses TF-Text's operators, too.
 """
 
 from bert_tf import errors

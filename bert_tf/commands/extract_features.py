@@ -3,8 +3,8 @@ r"""Writes a model's activations for each token of each line, as JSON lines.
   python run/extract_features.py --input_file=lines.txt \
       --output_file=features.jsonl --model_dir=output/model --layers=-1,-2
 
-The model may be of any format. For a bare checkpoint of the original replace
---model_dir with:
+The model may be of any format. A bare checkpoint of the original needs these
+flags instead of --model_dir:
 
       --bert_config_file=bert_config.json --init_checkpoint=bert_model.ckpt \
       --vocab_file=vocab.txt

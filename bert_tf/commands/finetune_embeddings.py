@@ -4,10 +4,10 @@ r"""Fine-tunes a BERT to embed texts, for search and similarity.
       --pretrained_model_dir=hf://sentence-transformers/all-MiniLM-L6-v2 \
       --output_dir=output/search --do_train --do_eval
 
-A file has the columns anchor (such as a question) and positive (such as its
-answer). An optional column negative has a text that is no answer. The positives
-and negatives of other rows serve as negatives, too. Or a file has the columns
-text_a, text_b and score, the similarity of the two texts from -1 to 1.
+Each row has an "anchor" (such as a question), a "positive" (such as its answer)
+and, optionally, a "negative" (a text that is no answer). The positives and
+negatives of other rows serve as negatives, too. Instead, a file may have the
+columns "text_a", "text_b" and "score", the similarity of the texts (-1 to 1).
 
 The dev set is scored by search (mean reciprocal rank and nDCG of the first 10
 texts) or by the correlation of cosines and scores. --micro_batch_size saves

@@ -263,6 +263,6 @@ def build_task(
         **reading,
         null_score_diff_threshold=threshold,
         head=head,
-        # With one length for all batches, do as the original: mask no padding.
+        # With one padded length, leave padding unmasked, as in the original.
         mask_padding=config.num_length_buckets != 1,
     )

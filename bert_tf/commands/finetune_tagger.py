@@ -1,6 +1,6 @@
 r"""Fine-tunes a BERT to tag words, as in named-entity recognition.
 
-CoNLL-2003, or any files with one word and its tag (IOB1 or IOB2) a line:
+CoNLL-2003, or any files with a word and its tag (IOB1 or IOB2) on each line:
 
   python run/finetune_tagger.py --data_dir=conll2003 \
       --pretrained_model_dir=bert-base-cased --output_dir=output/conll \
@@ -123,7 +123,7 @@ class TaggerConfig(FilesConfig):
             default = _FEATURE_BASED_RATE if is_new else DEFAULT_RATE
             object.__setattr__(self, "learning_rate", default)
         if self.do_train:
-            # Without training, flags stay None, and task.json sets them later.
+            # Without training, leave these flags None, so task.json sets them.
             for name, default in _TAGGER_DEFAULTS.items():
                 if getattr(self, name) is None:
                     object.__setattr__(self, name, default)

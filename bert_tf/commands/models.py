@@ -6,9 +6,9 @@ r"""Lists the models that can be named, or fetches or uploads one.
 
 Every script accepts a model's name instead of a path and fetches the model by
 itself; fetch a model first if the script will run without a network. --fetch
-prints the local path. --push uploads a model directory, or the output of
-run/convert_checkpoint.py --to=huggingface, with the token in HF_TOKEN, and
-prints the address of the upload.
+prints the local path of the fetched model. --push uploads a model directory, or
+the output of run/convert_checkpoint.py --to=huggingface, with the token in
+HF_TOKEN, and prints the address of the upload.
 """
 
 import dataclasses

@@ -2,7 +2,7 @@ r"""Pretrains a BERT on the records of run/create_pretraining_data.py.
 
   python run/pretrain.py --flagfile=base.flags
 
-or, flag by flag:
+Flags can also be given one by one:
 
   python run/pretrain.py --bert_config_file=configs/tiny/bert_config.json \
       --input_file=data/pretraining/*.tfrecord --output_dir=output/tiny \

@@ -3,8 +3,8 @@ r"""Tokenizes a text file: one line of text in, one line of JSON out.
   python run/tokenize_file.py --vocab_file=data/vocab.txt \
       --input_file=text.txt --output_file=tokens.jsonl
 
-Each line of the output is {"ids": [...], "tokens": [...], "offsets": [[start,
-end], ...]}; offsets count the bytes of the line.
+Each line of the output is a JSON object with the lists "ids", "tokens" and
+"offsets". A token's offsets are [start, end], in bytes from the line's start.
 """
 
 import dataclasses

@@ -14,7 +14,7 @@ class Chunk:
 
     Attributes:
       path: The input file.
-      start: Position of the payload, for error messages: in bytes of the
+      start: Position of the payload for error messages, in bytes of the
         decompressed file, or in rows of a Parquet file.
       format: One of the values of --input_format, not "auto".
       payload: The bytes of the lines or pages. For Parquet, (row group, first
@@ -36,8 +36,8 @@ class Document:
     """The text of a document and its id.
 
     Attributes:
-      id: An id that later extractions keep: the page's number in Wikipedia, or
-        the value in --id_column, or else a hash of the text.
+      id: The page's number in Wikipedia, or the value in --id_column, or else a
+        hash of the text, so that a later extraction gives an equal id.
       paragraphs: The lines of the text, stripped; no line is empty.
     """
 
@@ -67,8 +67,8 @@ class Reason:
     Attributes:
       count: Number of dropped documents or paragraphs.
       characters: Total length of these documents or paragraphs.
-      samples: [priority, id, text] of `NUM_SAMPLES` texts of lowest priority. A
-        priority is a hash, so the samples are a random choice.
+      samples: [priority, id, text] of up to `NUM_SAMPLES` texts. A priority is
+        a hash, so the texts with the lowest priorities are a random sample.
     """
 
     count: int = 0
@@ -80,7 +80,7 @@ class Tally:
     """Counts and samples of dropped text.
 
     Attributes:
-      reasons: A `Reason` for each reason's name.
+      reasons: A dictionary from the name of a reason to its `Reason`.
     """
 
     def __init__(self) -> None:

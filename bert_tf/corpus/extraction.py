@@ -1,6 +1,6 @@
 """Extraction of chunks into parts, for worker processes.
 
-A part is a file: a chunk's documents, fingerprints and counts of dropped text.
+A part is a file with a chunk's documents, their fingerprints and a `Tally`.
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ class Part:
     """The file of an extracted chunk.
 
     Attributes:
-      key: The file's name without .npz: a hash of the chunk and of the flags.
+      key: A hash of the chunk and of the flags; the file's name is <key>.npz.
       language: The language given as in --input_file=de=GLOB; else "".
       num_documents: Number of documents; 0 until the part has been read.
     """

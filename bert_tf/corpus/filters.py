@@ -43,7 +43,7 @@ def clean(
 
     Returns:
       The document without the dropped paragraphs, or None if the document is
-      dropped; and a list of the dropped paragraphs and of the dropped document.
+      dropped; and a list of everything that was dropped.
     """
     paragraphs, dropped = [], []
     for paragraph in document.paragraphs:

@@ -22,7 +22,7 @@ from bert_tf.corpus.documents import Document
 NUM_PERM = 128
 # Words in a shingle, as in FineWeb (https://arxiv.org/abs/2406.17557).
 SHINGLE_LENGTH = 5
-# Fills the signature of a text without words; it never has near duplicates.
+# Fills the signature of a text without words, which has no near duplicates.
 NO_SHINGLES = np.uint32(0xFFFFFFFF)
 # Number of shingles permuted at once; more would not fit into the cache.
 _BATCH = 4096
@@ -147,9 +147,9 @@ def compute(
 def compute_signature(text: str) -> np.ndarray:
     """Returns the MinHash signature of a text's shingles, uint32 [NUM_PERM].
 
-    The share of positions where two signatures are equal estimates the Jaccard
-    similarity of the texts' sets of shingles. A text of 1 to 4 words is one
-    shingle. A text without words has only `NO_SHINGLES` in its signature.
+    To estimate the Jaccard similarity of two sets of shingles, compute at what
+    share of positions their signatures are equal. A text of 1 to 4 words is one
+    shingle. A text without words has a signature of `NO_SHINGLES` only.
     """
     words = hash_words(text)
     shingles = hash_ngrams(words, min(SHINGLE_LENGTH, len(words)))

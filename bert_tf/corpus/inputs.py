@@ -93,7 +93,7 @@ def expand(pattern: str, flag: str) -> list[str]:
     """Returns the files that match a glob; for a folder, its Parquet files.
 
     Raises:
-      UserError: If there are no such files.
+      UserError: If no file is found, or if a match is a pipe or a device.
     """
     if paths.is_remote(pattern):
         return files.expand_globs(pattern, flag)
@@ -157,8 +157,8 @@ def _format_of(path: str, input_format: str) -> str:
 def fingerprint(path: str) -> str:
     """Returns a hash of a file's size, start and end.
 
-    Reads only 2 MB, even of a 20 GB file. A change in the middle keeps the
-    hash; `extraction.part_key` finds it, except in a Parquet file.
+    Reads only 2 MB, even of a 20 GB file, so it misses changes in the middle,
+    which `extraction.part_key` detects, except in Parquet files.
     """
     digest = hashlib.blake2b(digest_size=16)
     with files.open_binary(path) as file:
@@ -176,7 +176,7 @@ def split(
 ) -> Iterator[Chunk]:
     """Cuts a file into chunks of about 4 MB, between documents.
 
-    Memory holds one chunk.
+    Only one chunk is in memory at a time.
 
     Raises:
       UserError: If the file is damaged, truncated, or not of its format.

@@ -1,10 +1,10 @@
 """Decides which documents and paragraphs of a corpus are duplicates.
 
-The first of several equal texts in the input stays. The arrays of hashes may be
+Only the first of several equal texts is kept. The arrays of hashes may be
 larger than memory, so they are processed in partitions by value.
 
 Near-duplicate documents are found by locality-sensitive hashing on disk.
-Signatures are cut into bands. Documents with an equal band are compared, and
+Signatures are cut into bands. Documents that share a band are compared, and
 are near duplicates if their estimated similarity reaches the threshold. The
 index is a file with one 64-bit key for each band of a document. The library
 datasketch, which computes the signatures, would keep the index in Python
@@ -175,8 +175,8 @@ def count_copies(
     factors = np.divide(
         wanted, totals, out=np.zeros_like(totals), where=totals > 0
     )[languages]
-    # Held-out documents have the smallest ids. Mix the ids again, so that the
-    # other documents get uniform random numbers.
+    # Held-out documents have the smallest ids, so the other ids are not
+    # uniform. Mix all ids again to get uniform random numbers.
     chance = _uniform(mix(ids + np.uint64(1)))
     whole = np.floor(factors)
     return (whole + (chance < factors - whole)).astype(np.int64)
@@ -232,7 +232,7 @@ def repeated_lines(
       max_documents: Maximum number of documents that may share a paragraph.
 
     Returns:
-      bool [m]: True for paragraphs to drop: all copies but the first one.
+      bool [m], True for paragraphs to drop, which are all copies but the first.
     """
     ends = np.cumsum(num_paragraphs)
     repeated = np.zeros(len(hashes), bool)
@@ -309,10 +309,10 @@ def _run_lengths(positions: np.ndarray, starts: np.ndarray) -> np.ndarray:
 def choose_bands(threshold: float, num_perm: int) -> tuple[int, int]:
     """Returns the number of bands and the number of rows in a band.
 
-    A pair at the threshold has an equal band with the probability
-    1 - (1 - threshold^rows)^bands. More rows mean fewer comparisons, so the
-    function chooses the most rows with a probability of at least 0.95. With a
-    threshold of 0.8, bands of 7 rows give 0.986, and bands of 8 only 0.947.
+    A pair at the threshold shares a band with the probability
+    1 - (1 - threshold^rows)^bands. More rows mean fewer comparisons, so rows
+    are added until the probability would fall below 0.95. With a threshold of
+    0.8, bands of 7 rows have the probability 0.986, and bands of 8 only 0.947.
     `MinHashLSH` of datasketch chooses 9 bands of 13 rows, missing 60% of pairs.
 
     >>> choose_bands(0.8, 128)

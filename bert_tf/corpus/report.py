@@ -21,7 +21,7 @@ from bert_tf.corpus.judging import Decisions
 from bert_tf.corpus.writing import Judged
 from bert_tf.corpus.writing import Written
 
-# Reasons to drop a paragraph; the plot's panel of documents omits these.
+# Reasons to drop a paragraph, which the plot of dropped documents leaves out.
 _PARAGRAPHS = (
     filters.SHORT_PARAGRAPH,
     filters.FEW_LETTERS,

@@ -1,8 +1,8 @@
 """Extracts text: splits the input, extracts, judges, and writes.
 
-`<output_file>.work/` stores finished work: the parts of chunks, named by a hash
-of contents and flags, and a list of the complete output files. The report is
-written last, so if it exists, nothing is left to do.
+`<output_file>.work/` has the finished parts, each named by a hash of its chunk
+and the flags, and a list of the complete output files. The report is written
+last, so if it exists, nothing is left to do.
 """
 
 import dataclasses
@@ -217,7 +217,7 @@ def _choose(
     """Chooses the documents of the text and of the held-out text.
 
     Returns:
-      The documents of "text" and "heldout", and the shares of languages.
+      Document indices for "text" and "heldout", and the shares of languages.
     """
     is_kept = decisions.documents == 0
     orders = {}
@@ -308,8 +308,8 @@ def _write(
     if os.path.exists(path):
         done = text_files.read_json(path)
     done = {x: y for x, y in done.items() if os.path.exists(x)}
-    # Drop deleted files from the list first. Otherwise, if the run were killed
-    # after it rewrote one of them, the list would keep that file's old counts.
+    # Remove deleted files from the list first. Otherwise, if a run were killed
+    # just after writing such a file again, the list would have its old counts.
     files.write_json(path, done)
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(
@@ -359,7 +359,7 @@ def _build_recipe(
     """Returns what the output depends on: flags, and hashes of input files.
 
     Returns:
-      "flags" without paths, and "inputs": path, hash and language of each file.
+      "flags" (without paths) and "inputs" ([path, hash, language] per file).
 
     Raises:
       UserError: If an output file is also an input file.

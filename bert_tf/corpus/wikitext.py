@@ -8,10 +8,10 @@ import mwparserfromhell
 from mwparserfromhell import nodes
 from mwparserfromhell.wikicode import Wikicode
 
-# Marks in text. XML forbids these control characters, so no page has them.
+# These marks cannot occur in a page, because XML forbids control characters.
 _NO_TEXT = "\x00"  # Begins a line that is not part of a paragraph.
 _BREAK = "\x01"
-# Stand-ins for characters that are text and not markup, as in <nowiki>.
+# Placeholders for characters that are text and not markup, as in <nowiki>.
 _LITERALS = dict(zip("'[]{}<|", "\x02\x03\x04\x05\x06\x07\x08", strict=True))
 _TO_LITERALS = str.maketrans(_LITERALS)
 _FROM_LITERALS = str.maketrans({x: y for y, x in _LITERALS.items()})
@@ -29,8 +29,8 @@ _FILE = re.compile(
     r"midi?|pdf|djvu|stl)",
     re.IGNORECASE,
 )
-# Matches -{zh-hans:简体;zh-hant:繁體}-, text in several scripts (the first is
-# kept), and -{flags|text}-, text with flags of MediaWiki.
+# Matches text in several scripts, as -{zh-hans:简体;zh-hant:繁體}- (the first
+# is kept), and text with MediaWiki's flags, as -{flags|text}-.
 _VARIANTS = re.compile(r"-\{(?:([^{}|\n]*)\|)?([^{}\n]*)\}-")
 _VARIANT = re.compile(r"\s*(?:[^:;]*=>)?\s*[a-z]{2,3}(?:-[a-z]+)*\s*:")
 # A -{...}- with one of these flags shows no text.
@@ -57,8 +57,8 @@ def extract(text: str, hidden: frozenset[str]) -> list[str]:
     """Returns the paragraphs of a page.
 
     Lists, tables, headers, references, templates, formulas, images, categories
-    and markup are left out. Templates are not expanded: their text is missing
-    from sentences, and parentheses that contained only templates are removed.
+    and markup are left out. Templates are not expanded, so sentences lack their
+    text, and parentheses that contained only templates are removed.
 
     >>> extract("'''Paris''' ({{IPA|x}}) is a [[city|big city]].", frozenset())
     ['Paris is a big city.']
@@ -171,8 +171,8 @@ def _strip_quotes(line: str) -> str:
     bold = [i for i, length in enumerate(marks) if length in (3, 5)]
     italic = [i for i, length in enumerate(marks) if length in (2, 5)]
     if len(bold) % 2 and len(italic) % 2:
-        # MediaWiki reads one ''' as ' and ''. It prefers one after a one-letter
-        # word, then one after a longer word; among equals, the first.
+        # MediaWiki splits one ''' into ' and ''. It takes the first one after a
+        # one-letter word, else the first after a longer word, else the first.
         candidates = [i for i in bold if marks[i] == 3]
         if candidates:
             ranks = [_rank(line[: runs[i].start()]) for i in candidates]

@@ -70,9 +70,9 @@ def read_numbered_lines(
         decompressed.
       one_document_per_file: Whether to ignore blank lines.
       replace_invalid_utf8: Whether bytes that are not UTF-8 become U+FFFD.
-      as_original: Whether to read like create_pretraining_data.py:186-203 of
-        the original: a document continues in the next file unless a blank line
-        ends it, and every \r is dropped (as by `GFile.readline`).
+      as_original: Whether to follow create_pretraining_data.py:186-203 of the
+        original, where a document continues in the next file unless a blank
+        line ends it, and every \r is dropped (as by `GFile.readline`).
       may_be_empty: Whether files without text are allowed.
       sample: Share of the documents to read, chosen by a hash of the start of
         their text (65,536 characters). Skipped documents get no number.
@@ -190,9 +190,9 @@ def _segment(text: str, nesting: int) -> list[str]:
 def _segment_quotations(sentence: str, nesting: int) -> list[str]:
     """Cuts a sentence that contains a quotation of several sentences.
 
-    Text before the quotation joins the first sentence, and text after the
-    quotation joins the last sentence: `He said: "Go. Now!" and left.` gives
-    `He said: "Go. ` and `Now!" and left.`
+    The first sentence includes the text before the quotation, and the last
+    sentence includes the text after it. Thus `He said "Go. Now!" to me.`
+    gives `He said "Go. ` and `Now!" to me.`
     """
     cuts = [0]
     for quotation in _QUOTATION.finditer(sentence):

@@ -100,7 +100,7 @@ def create(config: Flags) -> Manifest:
         except WorkerEndedError:
             raise  # The work folder stays, so the same command can resume.
         except UserError:
-            # Forget this run, or else one with corrected text would be refused.
+            # Discard the run, or else a rerun with corrected text is refused.
             if not (is_resumed or any(map(files.exists, output_files))):
                 run.discard()
             raise

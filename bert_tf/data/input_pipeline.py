@@ -53,11 +53,11 @@ class PretrainingInput:
       record_files: The record files; their order matters.
       max_seq_length: Length of a record's sequence, S.
       max_predictions_per_seq: Number of a record's predictions, P.
-      batch_size: Examples in a batch of all replicas, B.
+      batch_size: Examples per batch over all replicas, B.
       seed: Seed of order and masks.
       masking: Draws new masks in each epoch; None keeps the records' masks.
-      max_corrupt: Maximum number of damaged records to skip. If it is above 0,
-        all records are read at the start to find damaged records.
+      max_corrupt: Maximum number of damaged records to skip. With a maximum
+        above 0, all records are read at the start to find damaged records.
 
     Attributes:
       num_records: Records in all files, which is the length of an epoch.
@@ -118,10 +118,10 @@ class PretrainingInput:
         """Returns the endless stream of training batches.
 
         Args:
-          start_record: Number of the example to start with; the result equals
+          start_record: The `example_index` to start at; the result equals
             `dataset(0)` without its first `start_record` examples.
-          rows: The first row of each batch to return, and the number of rows;
-            other rows are read but not parsed. None returns all B rows.
+          rows: (first row, number of rows) to return of each batch; other rows
+            are read but not parsed. With None, all B rows are returned.
 
         Returns:
           Batches of the pretraining features, [rows, S], [rows, P] or [rows,
@@ -154,8 +154,8 @@ class PretrainingInput:
     def evaluation_dataset(self) -> tf.data.Dataset:
         """Returns all records once, in file order, in batches of one size.
 
-        The masks in the records are used. The last batch is filled up with
-        blank rows with an `example_index` of -1.
+        The masks in the records are used. Blank rows, which have an
+        `example_index` of -1, fill up the last batch.
         """
         stream = tf.data.TFRecordDataset(
             self._read_from, buffer_size=_READ_BUFFER_BYTES
@@ -199,7 +199,7 @@ class PretrainingInput:
     def _skip_damaged(self, most: int) -> None:
         """Replaces damaged records by blank ones, in copies of their files.
 
-        Other records thus keep their positions, order, masks and dropout.
+        Blank records preserve the order, masks and dropout of other records.
         """
         self._copies = tempfile.TemporaryDirectory(prefix="bert_tf-")
         blank = tfrecords.blank_record(self._sizes)
@@ -241,7 +241,7 @@ class PretrainingInput:
         )
         paths = np.array(self._read_from)[order]
         later = paths[(start.group + 1) * self._files_per_group :]
-        # The position may be within a round: begin with the file that is next.
+        # A round may be half read, so begin with the file that comes next.
         begun = self._group(
             tf.constant(paths[list(start.files)], tf.string),
             tf.constant(start.skips, tf.int64),
@@ -355,10 +355,10 @@ def find_start(
 ) -> StartPoint:
     """Finds the record at a position of an epoch's interleaved sequence.
 
-    `counts` <int64>[num_files]: number of records of each file, in the epoch's
-    order. The last group may have fewer files. Files of 3, 1 and 2 records give
-    the sequence a0 b0 c0 a1 c1 a2; position 4, c1, is in group 0 with files
-    (2, 0, 1) and skips (1, 2, 1).
+    `counts` <int64>[num_files] has the number of records of each file, in the
+    epoch's order. The last group may have fewer files. Files of 3, 1 and 2
+    records give the sequence a0 b0 c0 a1 c1 a2; position 4, c1, is in group 0
+    with files (2, 0, 1) and skips (1, 2, 1).
     """
     starts = np.arange(0, len(counts), files_per_group)
     group_ends = np.cumsum(np.add.reduceat(counts, starts))

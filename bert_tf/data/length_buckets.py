@@ -50,9 +50,9 @@ def fewest_padding(
 ) -> tuple[int, ...]:
     """Chooses a few batch lengths, for devices that compile each shape.
 
-    The choice is optimal: no other lengths give less padding if each example is
-    padded to the next greater length. Examples of lengths 3, 9, 10 and 30 give
-    (16, 32) for a maximum of 32 and two lengths: 80 positions in all.
+    Each example is padded to the next greater length, and no other choice of
+    lengths gives less padding. For a maximum of 32 and two lengths, examples of
+    lengths 3, 9, 10 and 30 give (16, 32) and take 80 positions with padding.
 
     Args:
       lengths: <int64>[N], at most `max_seq_length`.

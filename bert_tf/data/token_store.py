@@ -1,11 +1,11 @@
 """The token store: a tokenized corpus on disk, as memory-mapped flat arrays.
 
-Four files in one folder, little endian:
+The store is four files in one folder, little endian:
 
-  tokens.bin            <uint16 or int32>[tokens]
-  sentence_offsets.bin  <int64>[sentences + 1]: first token of each sentence
-  document_offsets.bin  <int64>[documents + 1]: first sentence of each document
-  long_documents.npy    <int64>[n, 3]: see `TokenStore.span`
+    tokens.bin            <uint16 or int32>[tokens]
+    sentence_offsets.bin  <int64>[sentences + 1], first token of a sentence
+    document_offsets.bin  <int64>[documents + 1], first sentence of a document
+    long_documents.npy    <int64>[n, 3], see `TokenStore.span`
 
 Sentences and documents without a token are left out. `progress.json` stores how
 much of the files is valid; the rest, which a killed writer appended, is cut
@@ -62,7 +62,7 @@ class TokenStoreWriter:
     """Appends sentences; resumes where an earlier writer last saved.
 
     Attributes:
-      progress: Counts of the contents; only `save` and `finish` write them.
+      progress: Counts of the contents; `save` and `finish` store them on disk.
     """
 
     def __init__(self, folder: str, vocab_size: int) -> None:
@@ -183,7 +183,7 @@ class TokenStore:
 
         Span i < num_documents is document i, or the start of long document i.
         The remaining spans of long documents follow. If document 0 of 2 is cut
-        in three, the spans 0, 1, 2, 3 are in the documents 0, 1, 0, 0.
+        into three spans, spans 0, 1, 2 and 3 are in documents 0, 1, 0 and 0.
         """
         extra = number - self.num_documents
         if extra >= 0:

@@ -255,7 +255,7 @@ def count_text(
       paths: The files.
       text: The word counts to add to.
       num_earlier: Number of documents in earlier files.
-      in_worker: Whether to hide the progress and to allow files without text.
+      in_worker: Whether to hide the progress bar and accept files without text.
     """
     workers = config.num_processes or os.cpu_count() or 1
     count = build_counter(config)
@@ -302,7 +302,7 @@ def _batch_lines(
     """Yields (is held out, lines) in batches; counts documents in `text`.
 
     Held-out documents are spread evenly. With --heldout_fraction=0.02, every
-    fiftieth document is held out, so 49 documents have no held-out document.
+    fiftieth document is held out, so none is held out if there are only 49.
     `num_earlier` is the number of documents in earlier files.
     """
     batches: dict[bool, list[str]] = {False: [], True: []}
@@ -473,7 +473,7 @@ def measure(
         num_words += int(tf.reduce_sum(frequency))
         num_tokens += int(tf.reduce_sum(of_token))
         num_unknown += int(tf.reduce_sum(of_token[is_unknown]))
-    # An unknown word is one [UNK], so `num_unknown` also counts unknown words.
+    # Each unknown word becomes one [UNK], so both shares use `num_unknown`.
     return {
         "tokens_per_word": num_tokens / max(num_words, 1),
         "unknown_percent": 100 * num_unknown / max(num_tokens, 1),

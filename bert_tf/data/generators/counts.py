@@ -19,7 +19,7 @@ class RecordCounts:
       num_random_next: Records with a random second segment.
       num_truncated: Records that lost tokens to fit into the sequence length.
       num_pieces: Tokens without padding, but with [CLS] and [SEP].
-      num_predicted: Tokens to predict: the sum of the next three counts.
+      num_predicted: Tokens to predict, num_masked + num_same + num_random.
       num_masked: Predicted tokens replaced by [MASK].
       num_same: Predicted tokens that are unchanged, including random tokens
         that happen to equal the original token.
@@ -54,7 +54,7 @@ class RecordCounts:
             <int or float>[batch, length].
           mask_id: The id of [MASK].
           num_truncated: Number of records that lost tokens.
-          left_to_right: Whether each position predicts the next token; then
+          left_to_right: Whether each position predicts the next token, so that
             no token is replaced.
         """
         positions = batch["masked_lm_positions"]
@@ -133,8 +133,8 @@ class RecordCounts:
 class GenerationResult:
     """The files and counts of a generator run.
 
-    `files` has the numbers of "records" and "bytes" of each path.
-    `num_documents` counts non-empty documents; `counts` are over all files.
+    `files` gives the number of "records" and of "bytes" for each path.
+    `num_documents` counts non-empty documents; `counts` are for all files.
     """
 
     files: dict[str, dict[str, int]]

@@ -2,9 +2,9 @@
 
 The draws have the original's distribution (create_pretraining_data.py:340-415).
 The length of a sequence sets its number of predicted tokens. Words (or tokens)
-are taken in random order; a word that would exceed this number is skipped. Each
-chosen token is masked, kept or replaced independently. Two options are not in
-the original: runs of up to `max_ngram` words, and the left-to-right task.
+are taken in random order; words that add too many predictions are skipped. Each
+chosen token is masked, kept or replaced independently. The original has neither
+runs of up to `max_ngram` words nor the left-to-right task.
 
 A batch is an array with one row per sequence, so Python does few steps.
 TensorFlow is not imported, so workers start at once.
@@ -20,8 +20,8 @@ def num_predictions(
 ) -> np.ndarray:
     """Returns the number of predicted tokens (lines 365-367 of the original).
 
-    The number is at least 1. Halves round to the even number, as Python's
-    `round` does: 30 tokens, [CLS] and [SEP] included, at 0.15 give 4.
+    The number is at least 1. Halves are rounded to the even number, as in
+    Python. For 30 tokens, [CLS] and [SEP] included, 30 * 0.15 = 4.5 gives 4.
     """
     rounded = np.rint(lengths * masked_lm_prob).astype(np.int64)
     return np.minimum(max_predictions_per_seq, np.maximum(1, rounded))
@@ -75,7 +75,7 @@ def ngram_lengths(
 ) -> np.ndarray:
     """Draws lengths k in 1..max_ngram, <int64> of `shape`, with weights 1/k.
 
-    ALBERT uses the same weights: 1, 1/2 and 1/3 for a maximum of 3 words.
+    As in ALBERT, runs of 1, 2 and 3 words have the weights 1, 1/2 and 1/3.
     """
     if max_ngram == 1:
         return np.ones(shape, np.int64)
@@ -95,10 +95,10 @@ def choose_words(
     """Chooses whole words, in runs of up to `max_ngram`, up to `limit` tokens.
 
     Words are tried in random order. A word that would exceed the limit is
-    skipped (lines 378-383 of the original), so a row can get fewer tokens. If
-    words of 2, 3 and 1 tokens are tried in this order, a limit of 4 gives the
-    first and the last word. A run ends early at the end of its segment, at a
-    word that is already chosen, and where the limit would be exceeded.
+    skipped (lines 378-383 of the original), so fewer tokens may be chosen. For
+    a limit of 4 and words of 2, 3 and 1 tokens, in this order, the first and
+    the last word are chosen. A run ends early at the end of its segment, before
+    a word that is already chosen, or before a word that would exceed the limit.
 
     Args:
       candidates: <bool>[batch, seq_length], the tokens that may be chosen.
@@ -167,8 +167,8 @@ def replace_tokens(
     """Returns the input ids at the positions of tokens to predict.
 
     Each token is masked, kept or replaced independently, also within a word.
-    Random tokens are drawn from `token_ids`: all tokens of the vocabulary,
-    including special tokens (lines 391-404 and 210 of the original).
+    Random tokens are drawn from `token_ids`, which has all tokens, including
+    special tokens (lines 391-404 and 210 of the original).
     """
     draws = rng.random(tokens.shape)
     random_tokens = token_ids[rng.integers(0, len(token_ids), tokens.shape)]
@@ -195,17 +195,17 @@ def mask_batch(
 ) -> dict[str, np.ndarray]:
     """Masks a batch; `input_ids` is changed in place.
 
-    With `config.left_to_right` nothing is masked: each position in
+    With `config.left_to_right` nothing is masked, and each position in
     `masked_lm_positions` predicts the next token, which is in `masked_lm_ids`.
-    [SEP] is never predicted: [CLS] a b [SEP] c [SEP] has the positions 0, 1, 3
-    and the ids a, b, c.
+    [SEP] is never predicted, so [CLS] a b [SEP] c [SEP] has the positions 0, 1,
+    3 and the ids a, b, c.
 
     Args:
       input_ids: <int64>[batch, seq_length], padded with 0.
       segment_ids: <int64>[batch, seq_length].
-      candidates: <bool>[batch, seq_length]: all but [CLS], [SEP] and padding.
+      candidates: <bool>[batch, seq_length], False for [CLS], [SEP] and padding.
       starts_word: <bool>[vocab_size]: False for "##" tokens.
-      lengths: <int64>[batch]: tokens per row, with [CLS] and [SEP].
+      lengths: <int64>[batch], tokens per row, with [CLS] and [SEP].
       config: Settings for choosing and replacing tokens.
       mask_id: The id of [MASK].
       token_ids: The ids to draw random tokens from.

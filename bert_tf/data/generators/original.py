@@ -6,8 +6,8 @@ comes from one `random.Random` in the original's order. All documents and
 instances are in memory and one process does the work, as in the original. For
 larger corpora use the streaming generator.
 
-This module stores ids where the original stores tokens. The records are equal,
-because no token occurs twice in a vocabulary.
+This module stores ids where the original stores tokens, but the records are
+equal, because no token occurs twice in a vocabulary.
 """
 
 import contextlib
@@ -172,7 +172,7 @@ def _create_pairs(
 ) -> Iterator[tuple[Sentence, Sentence, bool]]:
     """Yields (A, B, whether B is random) for a document (original: 223-297).
 
-    For a target of 10, sentences of 4, 3 and 5 tokens are a chunk. A is the
+    For a target of 10, sentences of 4, 3 and 5 tokens form a chunk. A is the
     first sentence or the first two. B is the rest of the chunk, or random text;
     a random B leaves the rest to the next chunk.
 

@@ -337,8 +337,8 @@ def concatenate_parts(
 ) -> Iterator[None]:
     """Concatenates the parts of a record file, then removes them.
 
-    The generator pauses while the next part is in `unfinished`, so finished
-    parts are appended while other parts are still being written.
+    While the next part is in `unfinished`, the generator yields, so the caller
+    can append finished parts before all parts are finished.
     """
     parts = range(number * per_file, (number + 1) * per_file)
     counts = RecordCounts()

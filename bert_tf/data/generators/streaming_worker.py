@@ -89,10 +89,10 @@ def derive_seed(seed: int, *keys: int | str) -> int:
 def permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
     """Applies a random permutation of 0 .. size-1 to `indices`, <int64>[num].
 
-    A Feistel network permutes the numbers of 2k bits. A result of `size` or
-    more is permuted again until it is below `size` (cycle walking: Black and
-    Rogaway, "Ciphers with arbitrary finite domains", 2002). This needs no
-    table. `size` must be below 2^62.
+    A Feistel network permutes the numbers of 2k bits without a table. A result
+    of `size` or more is permuted again until it is below `size`, which is cycle
+    walking (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+    `size` must be below 2^62.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -215,7 +215,7 @@ class InstancePlanner:
     def plan(self, passes: Iterable[int], seed: int) -> Instances:
         """Plans passes over spans of the corpus and shuffles their instances.
 
-        `passes` has the number of each span, as in `TokenStore.span`.
+        `passes` are numbers of spans, as `TokenStore.span` takes them.
         """
         rng = random.Random(seed)
         generator = np.random.default_rng(rng.getrandbits(128))
@@ -348,7 +348,7 @@ def reach(
     Args:
       offsets: <int64>[sentences + 1]: start of each sentence in the store.
       firsts: <int64>[num]: the first sentence of each span.
-      goals: <int64>[num]: the position in the store that each span must reach.
+      goals: <int64>[num], token positions that the spans must reach.
       stops: <int64>[num]: the greatest allowed result for each span.
 
     Returns:
@@ -363,9 +363,9 @@ def truncated_lengths(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the lengths after the longer segment is cut token by token.
 
-    At equal lengths, B is cut. In the end, the shorter segment is uncut, or the
-    lengths differ by at most one. For a maximum of 7, lengths 8 and 6 become 4
-    and 3, and 8 and 2 become 5 and 2. All arrays are <int64>[num].
+    At equal lengths, B is cut. In the end, either only the longer segment is
+    cut, or the lengths differ by at most one. For a maximum of 7, lengths 8 and
+    6 become 4 and 3, and 8 and 2 become 5 and 2. All arrays are <int64>[num].
     """
     half = max_num_tokens // 2
     excess = np.maximum(a_lengths + b_lengths - max_num_tokens, 0)
@@ -400,7 +400,7 @@ def make_records(
         last_sep = first_sep
     shape = (len(instances), max_seq_length)
     rows = np.arange(0, len(instances) * max_seq_length, max_seq_length)
-    # Columns are A and B; `places` index the batch, and `starts` the store.
+    # Column 0 is A, 1 is B. `places` are in the batch, `starts` in the store.
     lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
     places = np.stack([rows + 1, rows + first_sep + 1], axis=1)
     starts = np.stack([instances.a_starts, instances.b_starts], axis=1)

@@ -81,7 +81,7 @@ class Recipe:
 
     Attributes:
       version: Version of the algorithms that made the records.
-      flags: All flags with final values, except flags that affect nothing.
+      flags: Final values of all flags except those with the effect "nothing".
       num_output_files: Number of files in `--output_file`.
       vocabulary_hash: `Vocabulary.hash`.
       inputs: "name", "bytes" and "sha256" of each text file, in order.
@@ -123,8 +123,8 @@ class Manifest(Recipe):
     Attributes:
       fingerprint: `Recipe.hash`, which data sets with equal records share.
       vocab_size: Lines of the vocabulary.
-      files: {"records": number, "bytes": number} by record file. The stored
-        names are relative to the manifest, but paths in `write` and `find`.
+      files: Counts of "records" and "bytes" by record file. Stored names are
+        relative to the manifest; `write` and `find` use paths instead.
       counts: `RecordCounts.to_dict` over all records.
       random_next_share: Share of records with a random second segment.
       source: Path of the manifest; not stored.
@@ -248,9 +248,9 @@ def find(record_files: Sequence[str]) -> Manifest | None:
     ignored.
 
     Returns:
-      The manifest, or None if no file has one. `files` has only `record_files`.
-      The counts of several data sets are summed, and `flags` has only the flags
-      that are equal in all data sets.
+      The manifest, or None if no file has one. `files` has entries only for
+      `record_files`. The counts of several data sets are summed, and `flags`
+      has only the flags that are equal in all data sets.
 
     Raises:
       UserError: If the data sets differ in vocabulary, handling of case and

@@ -4,10 +4,10 @@ The bytes equal `tf.io.TFRecordWriter`'s for a `tf.train.Example` serialized
 deterministically (keys in sorted order). TensorFlow is not imported, so worker
 processes that only write records start quickly and stay small.
 
-All varints of a batch first get the same number of bytes. Unused bytes are 0,
-and `bytes.translate` deletes them: with two bytes each, 300 and 5 are AC 02 05
-00 and become AC 02 05. Values of 0 would be deleted, too. So zeros at a row's
-end are added afterwards, and a batch with other zeros uses a slower mask.
+All varints of a batch first get an equal number of bytes, filled up with zeros.
+Then `bytes.translate` deletes all zeros, so 300 and 5 in two bytes each, AC 02
+05 00, become AC 02 05. Values of 0 are deleted, too, so zeros at a row's end
+are added again afterwards, and a batch with other zeros uses a slower mask.
 
 Format: tensorflow/core/example/feature.proto, tensorflow/core/lib/io/
 record_writer.h, protobuf's encoding of varints and of packed fields.
@@ -25,7 +25,7 @@ from bert_tf.features import PRETRAINING
 from bert_tf.features import Feature
 
 # Rows serialized at once. Larger arrays would not fit into the processor's
-# caches, and their memory would go back to the system after each use.
+# caches, and each use would take new memory from the system.
 _ROWS_AT_ONCE = 512
 # Values of up to this many bits get varints from a table, which is faster.
 _TABLE_BITS = 17
@@ -188,7 +188,7 @@ def _encode_varint(value: int) -> bytes:
 def _narrow(values: np.ndarray) -> np.ndarray:
     """Returns integers in the narrowest unsigned type that holds them.
 
-    Narrow types are faster: a vector instruction processes more values.
+    Narrow types are faster, as a vector instruction processes more values.
     """
     if values.min(initial=0) < 0:
         raise ValueError(
