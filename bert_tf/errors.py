@@ -116,9 +116,9 @@ class Preempted(BaseException):
 def closest(name: str, choices: Iterable[str]) -> list[str]:
     """Returns up to three choices that a wrong name may mean.
 
-    The first of these rules that any choice meets selects the choices. A choice
-    contains the name, is part of it, is most similar to it, has a similar word,
-    has its letters in order (huggingface for hf), or has its first word.
+    The first rule with a match decides. In order, the rules find choices that
+    contain the name, are part of it, resemble it most, have a similar word,
+    have its letters in order (huggingface for hf), or have its first word.
     """
     word = re.sub(r"[-_ ]", "", name.lower())
     folded = {str(x): re.sub(r"[-_ ]", "", str(x).lower()) for x in choices}
@@ -253,8 +253,8 @@ def command(script: str) -> str:
 def program(script: str) -> str:
     """Returns the words that start a script, for messages.
 
-    In a clone the words are `python run/predict.py`. Without a clone, or if the
-    user started this process with `bert-tf`, the words are `bert-tf predict`.
+    In a clone the result is `python run/predict.py`. Without a clone, or if the
+    user started this process with `bert-tf`, the result is `bert-tf predict`.
     """
     clone = os.path.dirname(os.path.dirname(__file__))
     started_by_name = sys.argv[0].startswith(f"{PROGRAM} ")

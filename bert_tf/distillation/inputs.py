@@ -23,12 +23,12 @@ def read(config: Flags) -> TaskFiles | None:
     """Reads the files of the flags, as the teacher's task.json describes them.
 
     Returns:
-      The files with their data; None if the files cannot be checked before the
+      The files with their rows; None if the rows cannot be checked before the
       teacher is read, for instance if the teacher has no task.json.
 
     Raises:
       UserError: If a flag does not fit the teacher's task, a file lacks a
-        column, or a row is bad.
+        column, or a row is invalid.
     """
     stored_task.check_model(config)
     task = stored_task.describe_files(config.teacher_dir, "--teacher_dir")

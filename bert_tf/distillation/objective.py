@@ -8,7 +8,7 @@ Sources:
 
 Shapes:
   B: batch size.
-  K: classes that the logits score.
+  K: number of logits of an example or word.
   N: attention heads.
   S: sequence length.
   H: hidden size of the student.
@@ -48,13 +48,12 @@ class LayerPairs:
     to the teacher's width (W_h in equation 8 of Jiao et al.).
 
     Args:
-      teacher_layers: The teacher's layer for each layer of the student, counted
-        from 1.
+      teacher_layers: For each student layer, a teacher layer, counted from 1.
       widths: The sizes H and I; None if the loss compares no hidden states.
       stddev: Standard deviation of the projection matrix's initial values.
 
     Attributes:
-      variables: The projection matrix by its path; empty without a projection.
+      variables: The projection matrix, by path; empty without a projection.
     """
 
     def __init__(
@@ -261,8 +260,9 @@ def soft_target_losses(
 
     Returns:
       <float32>[B, ...], the shape of the logits without their last axis. The
-      form "choice" gives one divergence, "yes_or_no" the mean of K binary
-      divergences, and "score" the mean of K squared differences, without T.
+      form "choice" gives one divergence, and "yes_or_no" the mean of K binary
+      divergences. The form "score" gives the mean of K squared differences,
+      which does not depend on T.
     """
     if teacher.form == "score":
         difference = student.logits - teacher.logits

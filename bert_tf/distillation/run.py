@@ -307,7 +307,7 @@ class MixedFeatures:
 
     Args:
       labeled: Rows with labels.
-      unlabeled: Rows without labels; `labeled` must have all their features.
+      unlabeled: Rows without labels, with no feature that `labeled` lacks.
     """
 
     def __init__(self, labeled: Features, unlabeled: Features) -> None:
@@ -379,9 +379,9 @@ def choose_layers(
 ) -> tuple[int, ...]:
     """Returns the teacher's layer for each student layer, counted from 1.
 
-    By default, layer m of a student with M layers gets layer m * N / M, rounded
-    up, of a teacher with N layers (Jiao et al., 2020, section 4.1). With M = 3
-    and N = 12, these are the teacher's layers 4, 8 and 12.
+    By default, layer m of M student layers is paired with layer m * N / M,
+    rounded up, of N teacher layers (Jiao et al., 2020, section 4.1). With M = 3
+    and N = 12, the student is paired with the teacher's layers 4, 8 and 12.
     """
     chosen = config.layers_of_flag()
     if chosen is None:

@@ -19,7 +19,7 @@ import tensorflow as tf
 from bert_tf import stateless_random
 from bert_tf.features import INPUT_MASK
 
-# The number of dropout's random stream; no other random stream may use it.
+# The id of dropout's random stream; no other random stream may use this id.
 _DROPOUT_STREAM = 21
 
 
@@ -27,8 +27,8 @@ _DROPOUT_STREAM = 21
 class StepPlan:
     """The split of a step's examples over replicas and micro-batches.
 
-    For example, 2 replicas share 10 rows, up to 3 at a time. Replica 0 computes
-    rows 0-2, then 3-5. Replica 1 computes rows 6-8, then 9 and 2 blank rows.
+    For example, 2 replicas share 10 rows in micro-batches of 3. Replica 0 gets
+    rows 0-2, then 3-5. Replica 1 gets rows 6-8, then row 9 and 2 blank rows.
 
     Attributes:
       batch_size: Examples of a step, B.
@@ -79,8 +79,8 @@ def distribute_batches(
 
     Args:
       strategy: The strategy of the run.
-      dataset: Batches of `plan.batch_size` rows for all replicas together, or
-        a function that returns the rows of one worker.
+      dataset: Whole batches of `plan.batch_size` rows; or a function that
+        returns a dataset with only one worker's rows of each batch.
       plan: Describes the split of a batch.
       finite: Whether the batches end, as in an evaluation.
       transform: Changes each replica's rows, [R, ...]; None for no change.
@@ -154,7 +154,7 @@ def add_dropout_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     not on the replica or micro-batch, so dropout does not depend on the split.
 
     Args:
-      dataset: Batches with `example_index` <int64>[B], which is removed.
+      dataset: Batches with `example_index` <int64>[B]; the result lacks it.
       seed: The run's seed.
     """
 

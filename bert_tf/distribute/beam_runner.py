@@ -39,7 +39,7 @@ class Step(beam.DoFn):
 
     Attributes:
       work_dir: A folder that all workers and the launcher share.
-      function: Returns the inputs of the next step; None if there are none.
+      function: Returns the inputs of the next step, or None for no inputs.
     """
 
     work_dir: str
@@ -77,11 +77,11 @@ def run(
       work_dir: A folder that all workers and the launcher share.
       what: A description of the pipeline for the log.
       elements: The inputs of the first step.
-      *steps: Steps, or functions that the workers can import.
+      *steps: Each is a `Step` or a function that the workers can import.
 
     Raises:
       UserError: If an option is unknown or missing, or a step raised a
-        `UserError`. Of several messages, the alphabetically first is raised.
+        `UserError`. With several, the alphabetically first message is raised.
     """
     options = _options(config)
     problems = os.path.join(work_dir, _PROBLEMS)

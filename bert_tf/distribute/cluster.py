@@ -295,8 +295,8 @@ class _Meeting:
 
         Args:
           greeting: The greeting of the worker.
-          expected: The index of the worker that was called; None if the sender
-            of the greeting called this worker.
+          expected: The index of the worker that this worker called; None if
+            this worker was called.
         """
         index, hosts = greeting["index"], greeting["hosts"]
         is_valid = index in self._others and expected in (None, index)

@@ -57,8 +57,8 @@ class Coordinator:
     def finishing(self) -> Iterator[None]:
         """Marks the time in which this worker writes its last checkpoint.
 
-        If other workers are gone meanwhile, `health.Watch` waits for at most
-        ten minutes before it ends the process.
+        If other workers are lost during this time, `health.Watch` waits for at
+        most ten minutes before it ends the process.
         """
         self.is_finishing = True
         try:
@@ -80,7 +80,7 @@ class Coordinator:
           remedy: The advice to the user in the error message.
 
         Raises:
-          UserError: If values differ; the message has the worker and values.
+          UserError: If values differ; the message states the worker and values.
         """
         if self._cluster is None:
             return

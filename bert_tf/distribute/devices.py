@@ -215,8 +215,8 @@ def _name_device(name: str) -> str:
 def _connecting() -> Iterator[None]:
     """Ends the process on signals, or if the workers do not connect in time.
 
-    While TensorFlow connects, no Python thread runs. So signals get the default
-    handlers, and a C thread of `faulthandler` ends the process after the limit.
+    No Python code runs while TensorFlow connects. So signals get the system's
+    handlers, and a C thread of `faulthandler` ends the process after a timeout.
     """
     logging.info(
         "Connecting. If that takes more than %d s, because another worker has "
@@ -317,7 +317,7 @@ def _prepare_devices(name: str, num_devices: int) -> list[str]:
 def check_worker(num_devices: int, cluster: Cluster) -> None:
     """Raises `UserError` if this worker has fewer than `num_devices` devices.
 
-    Call this function before other workers wait for this worker.
+    Call this function before the workers wait for each other.
     """
     gpus = tf.config.list_physical_devices("GPU")
     present, kind = len(gpus) or 1, "GPU" if gpus else "CPU"

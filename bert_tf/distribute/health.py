@@ -63,9 +63,9 @@ def together(
     """Makes the workers of a run end together, successfully or not.
 
     A finished worker waits for all workers. A failing worker reports its error
-    to all workers. If another worker caused it, an error that names that worker
-    is raised. After an error, the process exits within a few seconds, because
-    TensorFlow's own shutdown would take half a minute.
+    to all workers. If another worker caused an error, the error that is raised
+    names that worker. After an error, the process exits within a few seconds,
+    because TensorFlow's own shutdown would take half a minute.
 
     Args:
       cluster: The workers; with None, the function does nothing.
@@ -175,8 +175,8 @@ class Watch:
       cluster: The workers.
       check: Maps a worker's index to its error; None if the worker responds.
       end_process: Ends the process with an error message.
-      is_finishing: Returns whether training is writing its last checkpoint, so
-        that the watch must wait.
+      is_finishing: Returns True while training writes its last checkpoint; the
+        watch then waits longer before it ends the process.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ oneDNN multiplies weights in its own packed layout. TensorFlow packs weights
 again in each call (170 MB for BERT-base), unless an environment variable
 promises that weights never change. With this promise, each operation keeps the
 weights of its first call, so training would silently compute with the weights
-of its first step. In float32, products with packed weights are slower.
+of its first step. In float32, packed weights only make products slower.
 TensorFlow reads the environment variable once, at its first product, so set it
 before TensorFlow is imported.
 """
@@ -25,7 +25,7 @@ _FLAGS_FILE = "/proc/cpuinfo"
 def assume() -> None:
     """Makes TensorFlow keep packed weights, unless the user set the variable.
 
-    Does nothing if TensorFlow is already imported, as this process may train.
+    Does nothing after TensorFlow is imported, as the process may then train.
     """
     if VARIABLE not in os.environ and "tensorflow" not in sys.modules:
         os.environ[VARIABLE] = "1"

@@ -83,12 +83,12 @@ class Task:
       name: The task's name in --tasks.
       kind: A key of `KINDS`.
       files: The path of each split's file; only taggers may lack dev.
-      columns: The name or number of the column for each role.
+      columns: The name or the index of the column for each role.
       metric: The metric that the tables show.
-      official: The name of the library's task for official files, or None.
+      official: The library's name for the task; None if files are unofficial.
       no_label: Labels that mean "no label"; rows with them are left out.
       flags: The flags that name the prepared files and their columns.
-      num_train: Rows to train on.
+      num_train: Number of training rows.
       majority: Percentage of the most frequent label in dev, or None.
     """
 
@@ -252,7 +252,7 @@ def _write(
         files.write_text(os.path.join(folder, split + ending), contents)
     known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
-        # F1 tasks need this baseline, too: some tables show their accuracy.
+        # F1 tasks need `majority`, too, because some tables show accuracies.
         dev = next(y for x, y in rows.items() if x.startswith("dev"))
         counts = collections.Counter(row["label"] for row in dev)
         known["majority"] = 100 * max(counts.values()) / len(dev)
@@ -389,8 +389,8 @@ def split_corpus(names: Sequence[str], folder: str, scale: Values) -> None:
     """Writes the held-out and the training text, unless they exist.
 
     Documents are held out, in the order of their hashes, until they reach the
-    scale's limit or 2% of the corpus. For example, the first two documents of
-    1, 2 and 97 MB are held out, as 1 MB is below 2% of the corpus.
+    scale's limit or 2% of the corpus. For example, documents of 1, 2 and 97 MB
+    have a limit of 2 MB, so the first two documents are held out.
 
     Raises:
       UserError: If there are fewer than two documents.

@@ -1,8 +1,8 @@
 """The paper's tables and figures, and the steps that make their cells.
 
 Steps run in the order vocabulary -> records -> pretraining -> cells. A step's
-id has a hash of everything that the step's result depends on. So tables share
-equal steps, and a later command skips finished steps.
+id has a hash of everything that the step's result depends on. So a step that
+several tables need runs once, and a later command skips finished steps.
 
 `recipes/experiments/tables.json` describes the tables. Here, a table is a JSON
 object with these keys, among others:
@@ -10,7 +10,7 @@ object with these keys, among others:
     how far seeds differ, else "table".
   cells: A list of [row, column, cell id per seed...].
   expected: The paper's claims as [row, column, "below" or "above", other row].
-    The row scores below or above the other row, by default `reference_row`.
+    A claim without another row compares the row with `reference_row`.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class Score:
 
     Attributes:
       metric: The metric's name.
-      split: Start of the split's name in a .json file: dev for dev_matched.
+      split: Prefix of the split's name in `path`, such as dev for dev_matched.
       factor: Multiplies the score; 100 turns a score from 0 to 1 into percent.
       seed: The seed of the run.
       majority: The score of always predicting the most frequent label, or None.
@@ -75,7 +75,7 @@ class Step:
 
     Attributes:
       id: A name with a hash of all that the result depends on.
-      kind: The subfolder of --output_dir for such steps; `CELL` for cells.
+      kind: Subfolder of --output_dir for steps of this kind; `CELL` for cells.
       commands: The commands, in order; empty if `score` reads the results of
         another step.
       needs: The ids of the steps to run first.
@@ -238,7 +238,7 @@ class Plan:
         flags |= {**start.flags, **task.flags, **own}
         flags |= {"do_train": True, "do_eval": True, "output_dir": HERE}
         how = [x for x in own.values() if isinstance(x, str)]
-        # Name cells without hashes: {model-1a2b3c4d} becomes model.
+        # Leave hashes out of cells' names: {model-1a2b3c4d} becomes model.
         how = [x[1:].partition("-")[0] if x in self.places else x for x in how]
         # The scores of a model that always predicts the most frequent label.
         majority = {"matthews_correlation": 0.0, "accuracy": task.majority}

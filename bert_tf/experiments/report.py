@@ -74,8 +74,8 @@ def write(out_dir: str) -> None:
 def build(planned: Rows, out_dir: str) -> dict[str, Any]:
     """Returns the contents of `report.json`.
 
-    `tables` lists the planned tables, with `values`, one per row and column,
-    and `signs`, the paper's claims. `failed` lists failed cells with their
+    Each of the planned `tables` has `values`, one per row and column, and
+    `signs`, one per claim of the paper. `failed` lists failed cells with their
     command and log; `unreadable` lists files of cells without a score.
     """
     finished, failed, unreadable = {}, [], []
@@ -121,7 +121,7 @@ def _paper(table: Values) -> Values:
 def paper_value(table: Values, row: str, column: Values) -> float | None:
     """Returns the paper's number for a cell; None if the paper has none.
 
-    The paper's curve is interpolated linearly at the same share of all steps.
+    The paper's curve is interpolated linearly at the same fraction of its run.
     For example, step 500 of 2,000 gets the paper's number at 250k of 1,000k.
     """
     rows = _paper(table).get("rows", {})
@@ -216,14 +216,14 @@ def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
     - If both rows have the same two or more seeds, the error is the deviation
       of the differences by seed, over the square root of the number of seeds.
     - If the rows have different seeds, two or more each, the error is Welch's.
-    - If a row has one seed, the error is None. But if both rows have one score
-      with a standard error, as perplexities on held-out text have, these errors
-      are combined as if independent, which overestimates the error.
+    - If both rows have one score with a standard error (held-out perplexity),
+      these errors are combined as if independent, so the error is too large.
+    - Otherwise, at least one row has a single seed, and the error is None.
 
     Returns:
-      The `difference`, its standard `error` or None, and the `method`. If there
-      is an error, `chance` is the probability of a difference over two errors
-      between equal rows. Two paired seeds give 0.30, three 0.18, and many 0.05.
+      The `difference`, its standard `error` or None, and the `method`. With an
+      error, `chance` is the probability that equal rows differ by over two
+      errors, which is 0.30 for two paired seeds, 0.18 for three, 0.05 for many.
     """
     rows = [{x["seed"]: x["score"] for x in row} for row in (scores, reference)]
     counts, (first, second), both = [*map(len, rows)], rows, scores + reference

@@ -184,7 +184,7 @@ def choose_version(version: int | None, output_dirs: Sequence[str]) -> int:
     """Returns --version, or the highest existing version plus one.
 
     Raises:
-      UserError: If one of the directories already has --version.
+      UserError: If one of the directories already has the given version.
     """
     taken = {
         number for path in output_dirs for number in _versions(path, _SERVED)
@@ -289,7 +289,7 @@ def publish(
 ) -> None:
     """Writes the server configuration and prints how to use the new version.
 
-    The directory must have its final name. Printed requests send `example`.
+    The directory must have its final name. The printed commands send `example`.
     """
     output_dir = os.path.dirname(version_directory.rstrip("/"))
     for name, text in (
@@ -370,7 +370,7 @@ def write_cards(
       stored: The model that was exported.
       labels: The labels of the head.
       measured: The result of `verify.run.Report.to_json`.
-      example: One row for serving_default, JSON values by name.
+      example: One row for serving_default, as a dict of JSON values by name.
     """
     paths_of = _files(directory)
     curl = curl_line(artifact, example)
@@ -442,7 +442,7 @@ def read_sections(readme: str) -> dict[str, dict[str, str]]:
     """Parses the tables of a Markdown card that this project wrote.
 
     Returns:
-      A dict from each heading to its table, a dict from name to value.
+      A dict from each heading to a table, which is a dict of values by name.
     """
     sections: dict[str, dict[str, str]] = {}
     heading = ""

@@ -68,9 +68,9 @@ class Export:
 
     Attributes:
       name: The name of the head, a key of `HEADS`.
-      trained: The part of the model that the head reads, in its training form.
-        Verification compares its outputs with the outputs of the export.
-      model: The inference form of `trained`, which is exported.
+      trained: The training form of the model, as far as the head needs it.
+        Verification compares the export's outputs with this model's outputs.
+      model: The model to export, which is `trained` in its inference form.
       precision: "float32" or "bfloat16".
     """
 
@@ -100,7 +100,7 @@ def run(config: SavedModelConfig, origin: str | None = None) -> None:
 
     Args:
       config: The flags.
-      origin: The path to report if --model_dir is temporary, else None.
+      origin: The model's name in reports if --model_dir is temporary, or None.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -295,7 +295,7 @@ def complete(
         in float32.
 
     Returns:
-      One row for serving_default, JSON values by name.
+      One row for serving_default, as a dict of JSON values by name.
 
     Raises:
       UserError: If the outputs of the export differ from the model's.

@@ -1,7 +1,7 @@
 """Signatures of a SavedModel, and of the graphs around a .tflite file.
 
-Signatures skip padding, with three exceptions: heads that use the outputs for
-padding; the signature `attention`; graphs that other runtimes can run.
+Signatures skip padding, unless the head uses the outputs for padding. The
+signature `attention` and graphs for other runtimes also compute padding.
 
 Shapes:
   B: batch size.
@@ -308,10 +308,10 @@ def compute(
       model: The model.
       inputs: The model's inputs, [R, T] each, or [B, C, T] for B x C rows.
       max_rows_at_once: The maximum number of rows per call, <int32>[], to limit
-        memory. For example, 2 splits five rows into calls of 2, 2 and 1 rows.
+        memory. With a maximum of 2, five rows take calls of 2, 2 and 1 rows.
         With None, one call computes all rows, and `condense` is not used.
-      condense: Selects the tensors to keep of a call's outputs, [R, ...] each,
-        as all hidden states of a book would not fit in memory.
+      condense: Returns the tensors to keep of a call's outputs, [R, ...] each.
+        All hidden states of a book, for example, would not fit in memory.
       unpad: Whether to skip padding; outputs for padding are then 0.
     """
 
@@ -397,10 +397,10 @@ class LitertModule:
     """The graphs and the .tflite file that the server's LiteRT engine runs.
 
     The .tflite file takes any number of rows of any length. A SavedModel
-    without weights converts strings, Examples or ids to rows, and the model's
-    outputs to answers. The two files exchange the model's inputs, such as
-    `input_ids`; the state for `answer`, with names such as `state_words`; and
-    `row_lengths`, the number of columns of each row that the model must read.
+    without weights packs strings, Examples or ids into rows, and turns the
+    model's outputs into answers. Packed rows have the model's inputs, such as
+    `input_ids`; tensors for `answer`, such as `state_words`; and `row_lengths`,
+    the number of columns that the model must read of each row.
 
     Args:
       head: Converts strings to model inputs, and model outputs to answers.

@@ -217,7 +217,7 @@ class ServingHead:
     ) -> dict[str, tf.Tensor]:
         """Returns the answer to a request; the first axis of each tensor is B.
 
-        By default the answer has the outputs of `task.decode` and of `method`.
+        By default, adds the outputs for `method` to those of `task.decode`.
 
         Args:
           outputs: The model's outputs for `rows.inputs`.

@@ -204,7 +204,7 @@ class Embeddings(ServingHead):
       config: The configuration of the model.
       pooling: As for `heads.pool_tokens`.
       layer: The index of the layer, 0 for the first layer, -1 for the last.
-      normalize: Whether to scale each vector to length 1.
+      normalize: Whether to scale each vector to an L2 norm of 1.
 
     Raises:
       UserError: If the model has no such layer, or `pooling` is invalid.

@@ -100,9 +100,9 @@ class QuestionAnswering(head.ServingHead):
         of the original.
 
         Returns:
-          The rows, [CLS] question [SEP] window of the paragraph [SEP]. Their
+          The rows, [CLS] question [SEP] window of the paragraph [SEP]. The
           state has `contexts` <string>[B], without invalid UTF-8; `questions`
-          <int32>[R], the question of each window, ascending; and
+          <int32>[R], the index of each window's question, ascending; and
           `is_max_context` <bool>[R, T]. The state's `starts` and `ends`
           <int32>[R, T] are each token's byte offsets in the context, or -1.
         """

@@ -36,8 +36,8 @@ class Tagging(ServingHead):
 
     Args, in addition to the arguments of `ServingHead`:
       task: The task, which decodes the outputs.
-      doc_stride: The maximum distance in tokens between the starts of two
-        windows; None for a single window, after which words get the tag "O".
+      doc_stride: The maximum distance in tokens between the starts of adjacent
+        windows. With None, a text has one window, and later words the tag "O".
 
     Raises:
       UserError: If `doc_stride` would skip tokens between windows.
@@ -86,9 +86,9 @@ class Tagging(ServingHead):
 
         Returns:
           Rows with a state of tensors [B, W]. `words` <string> is padded with
-          "", numbers with -1. `starts` and `ends` <int32> are the offsets of
-          each word in the text. `rows` and `positions` <int32> locate the first
-          token of each word; both are -1 for a word without tokens.
+          "", the other tensors with -1. `starts` and `ends` <int32> are each
+          word's offsets in the text. `rows` and `positions` <int32> locate the
+          first token of each word; both are -1 for a word without tokens.
         """
         words, tokens = self._tokenize(strings["text"])
         windows = word_windows.cut(

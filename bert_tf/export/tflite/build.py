@@ -1,8 +1,8 @@
 """A build of a .tflite file: the model, the settings and the function.
 
 The function takes token ids, or strings. TensorFlow Lite has operators to
-tokenize strings, but none to cut words out of a text. So heads that point into
-texts return the offsets of each token, and clients cut out the words.
+tokenize strings, but none to cut words out of a text. So heads that find words
+in a text return the offsets of each token, and clients cut out the words.
 
 Shapes:
   B: number of texts or pairs of texts.
@@ -145,10 +145,10 @@ def make_function(
 
     The inputs are strings <string>[B] and choices <string>[B, C], or ids in
     `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T] or
-    [R, C, T]. Specs have None for a free dimension. For ids, outputs are as in
-    an ids-only SavedModel, without `OMITTED_FOR_IDS`. For strings,
-    `HEADS_WITH_OFFSETS` return numbers for each token, and the byte offsets
-    `starts` and `ends` <int32>[B, T], -1 for tokens outside the text.
+    [R, C, T]. Specs have None for a free dimension. With ids, the outputs are
+    as in an --ids_only export, except `OMITTED_FOR_IDS`. With strings,
+    `HEADS_WITH_OFFSETS` return logits or probabilities per token, and byte
+    offsets `starts` and `ends` <int32>[B, T], -1 for tokens outside the text.
     """
     head, model = build.head, build.model
 

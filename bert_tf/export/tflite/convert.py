@@ -7,9 +7,9 @@ each column is divided by its greatest value before quantization, and multiplied
 by that value in float32. The division is part of the kernel and costs nothing.
 
 The inputs of dense layers also have a few columns that are ten times greater
-than the rest. Only these columns are divided, down to the greatest usual value,
-and the matching rows of the kernel are multiplied. Dividing all columns would
-lose more precision in the kernel than it would gain in the inputs.
+than the rest. Only these columns are scaled down, to the range of the rest, and
+the matching rows of the kernel are scaled up. Scaling all columns would lose
+more precision in the kernel than it would gain in the inputs.
 
 Sources:
   Bondarenko et al., 2021, https://arxiv.org/abs/2109.12948, sections 3 and
@@ -102,7 +102,7 @@ def convert(
         "float16" for float16 weights; "dynamic" for int8 weights, with
         activations quantized only for products; "full_int8" for int8 weights
         and activations.
-      samples: Returns the inputs that calibrate "full_int8"; otherwise unused.
+      samples: Returns calibration inputs for "full_int8"; else unused.
       text_operators: Whether the file may have TF-Text's operators.
       per_tensor: Whether a dense layer has one scale instead of one per
         column, as runtimes before 2.15 need.
@@ -242,7 +242,7 @@ def scaled_columns(model: keras.Model, samples: Samples) -> Iterator[None]:
 def _excess(greatest: np.ndarray) -> np.ndarray:
     """Returns each column's maximum divided by the usual maximum, at least 1.
 
-    Maxima and quotients are <float32>[input width].
+    The argument and the result are <float32>[input width].
     """
     usual = np.quantile(greatest, _USUAL)
     if not usual:
@@ -255,8 +255,8 @@ def _measure(
 ) -> list[tuple[Projection, np.ndarray, np.ndarray]]:
     """Returns the greatest magnitude of each input and output column.
 
-    For each layer, inputs have <float32>[input width] and outputs have
-    <float32>[output width]. Layers that the model does not call are left out.
+    The arrays are <float32>[input width] and <float32>[output width]. Layers
+    that the model does not call are left out.
     """
     greatest: dict[int, list[np.ndarray]] = {}
 

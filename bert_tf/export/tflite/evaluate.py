@@ -76,7 +76,7 @@ class Scores:
         metric's own unit.
       model_score: The score of the model, in the same unit.
       drop: The points by which the file scores below the model, negative if
-        above. If less is better, the increase of the score in percent.
+        above. If lower scores are better, `drop` is the increase in percent.
       milliseconds: The median time of a row with one thread; rows have their
         own lengths, or the fixed length of the file.
     """
@@ -108,7 +108,7 @@ class Scores:
         """Checks that the file is accurate enough to be published.
 
         Raises:
-          UserError: If more than --max_drop points are lost, or a score is NaN.
+          UserError: If `drop` exceeds --max_drop, or a score is NaN.
         """
         if self.drop <= config.max_drop:
             return
@@ -178,7 +178,7 @@ def compute_outputs(
 ) -> dict[str, list[np.ndarray]]:
     """Returns a list with one array per row for each output, by name.
 
-    The names are from `Task.select_outputs`; for classification, from the file.
+    The names match `Task.select_outputs` or, for classification, the file.
     """
     outputs: dict[str, list] = {}
     task, count = rows.task, len(rows.features)
