@@ -16,7 +16,7 @@ class Feature:
       name: The key in the `tf.train.Example`.
       stored_dtype: The dtype in the record.
       dtype: The dtype of the model's input; int64 is cast to int32.
-      length: The setting for the number of values, or "one" for a single value.
+      length: The flag that sets the number of values; "one" for a single value.
     """
 
     name: str

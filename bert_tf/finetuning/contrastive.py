@@ -189,8 +189,8 @@ class FewLabels(ObjectiveSource):
 def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
     """Returns pairs of texts with equal labels; uses all texts equally often.
 
-    A round pairs every text with another text of its label. Rounds repeat until
-    there are at least 256 pairs: 8 texts need 32 rounds. With the label_ids
+    A round pairs every text with another text of its label. There are enough
+    rounds for at least 256 pairs, such as 32 rounds for 8 texts. With label_ids
     [0, 0, 1, 1, 1] a round may be [[0, 1], [1, 0], [4, 3], [2, 4], [3, 2]].
 
     Args:
@@ -249,8 +249,8 @@ def out_of_fold_logits(
 ) -> np.ndarray:
     """Returns <float64>[N, L]: each text's logits from a head not fitted to it.
 
-    Takes the arguments of `fit_head`, with embeddings from before training:
-    trained embeddings, or a head that saw the text, would be overconfident.
+    Takes the arguments of `fit_head`, with embeddings from before training.
+    Trained embeddings or a head that saw the text give overconfident logits.
     """
     folds = min(_FOLDS, np.bincount(label_ids).min())
     weights = class_weights and np.take(class_weights, label_ids)

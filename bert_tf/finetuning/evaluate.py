@@ -161,7 +161,7 @@ class Evaluator:
     """Evaluates one model on any number of splits.
 
     Args:
-      config: The flags on splits, batch sizes and padding.
+      config: The flags for splits, batch sizes and padding.
     """
 
     def __init__(
@@ -323,8 +323,8 @@ def write_results(
 ) -> None:
     """Writes eval_results.json, and eval_results.txt in the original's format.
 
-    The text file names a metric of the first dev split eval_<metric>, as the
-    original does. Split dev_mismatched gives eval_accuracy_mismatched, and
+    In the text file, metrics of the first dev split are named eval_<metric>,
+    as in the original. Split dev_mismatched gives eval_accuracy_mismatched, and
     split test gives test_accuracy.
     """
     lines: dict[str, float | int] = {"global_step": global_step}

@@ -47,7 +47,7 @@ class ObjectiveSource:
       identity: JSON values that must not change when a trial resumes.
       model_arguments: Additional arguments for the constructor of the model to
         train.
-      card: Heading in the model card to the rows below it.
+      card: Rows to add to the model card, by the heading above them.
     """
 
     identity: Mapping[str, Any] = {}

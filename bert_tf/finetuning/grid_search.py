@@ -39,7 +39,7 @@ class FinishedTrial:
 
     Attributes:
       results: The metrics by split.
-      evaluated: Evaluated split to the hash of its file.
+      evaluated: The hash of each evaluated split's file, by split.
       failure: The error message about a value that is not finite, or None.
     """
 

@@ -237,10 +237,10 @@ def build_model(
 ) -> keras.Model:
     """Builds the model of a task with the weights of a stored model.
 
-    A stored model that was trained for a task with the same labels, in any
-    order, keeps its head. Any other model gets a new head, or an error if
-    `keep_head` is true. For training, `config` has the flags that select parts
-    to initialize randomly. The model's constructor gets `kwargs`.
+    The head is kept if the stored model was trained for a task with the same
+    labels, in any order. Otherwise the head is new, or an error is raised if
+    `keep_head` is true. In training, flags in `config` select parts to
+    initialize randomly. The model's constructor gets `kwargs`.
 
     Raises:
       UserError: If the head to keep is missing, or --head_initializer_range has
@@ -258,7 +258,7 @@ def build_model(
     elif keep_head:
         expected = task.to_json()
         if stored.task.get("kind") != task.kind:
-            # Omit expected labels: they may come from the refused model.
+            # The error omits the labels: they may be the refused model's.
             expected |= {"labels": None}
         raise UserError(
             f"The model in {stored.path} is not fine-tuned for this task "

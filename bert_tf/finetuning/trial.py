@@ -380,8 +380,8 @@ def _choose_trained(
       variables: All variables, by canonical name.
       num_frozen_layers: The number of lowest encoder layers to freeze; if it is
         above 0, the embeddings are frozen, too.
-      is_reached: Name to whether the loss depends on the variable. As in the
-        original, other variables are not trained.
+      is_reached: Whether the loss depends on a variable, by its name. As in the
+        original, only variables that affect the loss are trained.
     """
     numbers = {name: _layer_number(name) for name in variables}
     frozen = [
@@ -446,8 +446,8 @@ def _rate_factor(path: str, num_layers: int, layer_decay: float) -> float:
     """Returns the factor of a variable's learning rate (--layer_decay).
 
     Pooler and heads learn at the full rate, and each layer at `layer_decay`
-    times the rate above it. With 12 layers the factors are layer_decay for
-    layer_11, layer_decay**2 for layer_10, ..., layer_decay**13 for embeddings.
+    times the rate of the layer above. With 12 layers, layer_11 has the factor
+    layer_decay, layer_10 has layer_decay**2, and embeddings layer_decay**13.
     `path` joins the model's name and the variable's canonical name with "/".
     """
     _, _, name = path.partition("/")
@@ -465,9 +465,9 @@ class FinetuneInput:
 
     Args:
       lengths: The lengths that batches may have, ascending.
-      most_lengths: The maximum number of lengths, if a program is compiled for
-        each length; 0 means no limit. A limit only adds padding: with 2,
-        batches of lengths 24, 40 and 64 may get lengths 40, 40 and 64.
+      most_lengths: The maximum number of lengths, or 0 for no limit. A limit
+        adds padding, but fewer programs are compiled. A limit of 2 may pad
+        batches of lengths 24, 40 and 64 to the lengths 40, 40 and 64.
     """
 
     def __init__(
@@ -505,7 +505,7 @@ class FinetuneInput:
         The batch has the features of `Features.batch` and `example_index`
         <int64>[B], which counts the examples of all steps.
         """
-        # Prefetching reads steps after the last one: return the first batches.
+        # Prefetching reads past the last step, so the plan then starts again.
         planned = self._plan[step % len(self._plan)]
         batch = self._features.batch(planned.indices[rows], planned.length)
         first = step * self._batch_size

@@ -97,14 +97,14 @@ def join(
     """Joins the values of [MASK]s and of the tokens between them.
 
     Example: "a [MASK] b [MASK]" has the parts "a ", " b " and "". The values
-    [[5], [6], []] and `of_masks` [103, 103, 103] give [[5, 103, 6, 103]].
+    [[5], [6], []] and `of_masks` [0, 103, 103] give [[5, 103, 6, 103]].
 
     Args:
       parts: The strings around the [MASK]s, ragged <string>[B, None].
       values: The values of the tokens of each part, such as ids or offsets,
         ragged <int32>[number of parts, None].
-      of_masks: The value of the [MASK] before each part, <int32>[number of
-        parts].
+      of_masks: <int32>[number of parts], the value of the [MASK] before each
+        part. The value for the first part of a text is ignored.
 
     Returns:
       Ragged <int32>[B, None].
@@ -175,8 +175,8 @@ class FillMask:
         """Returns the candidates for each [MASK] of each text.
 
         Returns:
-          Per text, per [MASK] from left to right: the candidates, the most
-          likely first.
+          For each text, a list for each [MASK] from left to right, with the
+          candidates from the most to the least likely.
 
         Raises:
           UserError: If a text has no [MASK] or is too long, or `top_k` exceeds

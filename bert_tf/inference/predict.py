@@ -130,7 +130,7 @@ class OutputRows:
     def _answer_names(self) -> list[str]:
         """Returns the answers' columns in a table.
 
-        With --top_k=2: label, probability, label_2, probability_2.
+        With --top_k=2, columns are label, probability, label_2, probability_2.
         """
         key = self._task.variant or self._task.kind
         names = list(self._empty or _NAMES.get(key, ()))

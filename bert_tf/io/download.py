@@ -82,7 +82,7 @@ def fetch(
       sha256: Expected hash, if it is known.
       on_start: Called once before the download, with the file's size in bytes,
         or None if the server states no size.
-      advice: What to check besides the connection, for the error message.
+      advice: The end of the error message "check the connection and ...".
 
     Returns:
       The `etag` ("" if the server sends none), the size in `bytes` and the
@@ -174,7 +174,7 @@ class _Transfer:
         if self.num_bytes:
             headers["Range"] = f"bytes={self.num_bytes}-"
             etag = self._headers.get("etag", "")
-            # A weak ETag does not prove equal bytes: send the file's date.
+            # Files with equal weak ETags may differ, so send the date instead.
             if etag.startswith("W/") or not etag:
                 etag = self._headers.get("last-modified")
             if etag:

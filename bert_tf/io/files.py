@@ -213,8 +213,7 @@ def atomic_file(path: str) -> Iterator[str]:
 
     Raises:
       OSError: If the disk is full, or the folder cannot be written.
-      UserError: If `path` is a device, a pipe or a stream such as /dev/stdout,
-        which the file would replace.
+      UserError: If `path` is a device, a pipe or a stream such as /dev/stdout.
     """
     require_no_stream(path)
     system, folder = _system(path), os.path.dirname(path)

@@ -107,8 +107,8 @@ def one_writer(
       path: The flag's value, a folder; with `is_replaced`, a file or folder.
       flag: The name of the flag, for the error.
       is_replaced: Whether the output is a file or folder that is replaced as a
-        whole. In this case the file `<path>.lock` is locked, and removed at the
-        end. A killed process leaves the file, but no lock.
+        whole. For such an output, the file `<path>.lock` is locked, and removed
+        at the end. A killed process leaves this lock file, but unlocked.
 
     Raises:
       UserError: If another process has the lock, or the output is not writable.

@@ -49,7 +49,7 @@ def is_remote(path: str) -> bool:
 def base_names(value: str) -> str:
     """Returns comma-separated paths without their folders; URLs stay whole.
 
-    The folder `model` that training writes has the name of its parent here.
+    For a folder `model`, which training writes, its parent's name is returned.
 
     >>> base_names("/films/run/model"), base_names("data/a.csv,b.csv")
     ('run', 'a.csv,b.csv')
@@ -63,11 +63,11 @@ def base_names(value: str) -> str:
 def check_inputs(config: Any) -> None:
     """Checks the input paths among a script's flags, in their order.
 
-    `config` is a dataclass of flags; in the declaration of a flag, `reads` is
-    the kind of input. `config` may have two methods: `unread_inputs` returns
-    the names of flags that this run does not read, and `input_hints` returns
-    advice for missing inputs, by flag. The field `output_dir` names a folder to
-    write to; `output_file` and `output` name paths to replace.
+    `config` is a dataclass of flags; flags for inputs declare `reads`, the kind
+    of input. A method `unread_inputs` may return the names of flags that this
+    run does not read. A method `input_hints` may return advice for missing
+    inputs, by flag. The field `output_dir` names a folder to write to;
+    `output_file` and `output` name paths to replace.
 
     Raises:
       UserError: If a file, folder or model is missing, the name of a model is
@@ -99,8 +99,9 @@ def check_inputs(config: Any) -> None:
 def reading_stdin(config: Any) -> Iterator[Any]:
     """Yields flags with a temporary file in place of "-", the standard input.
 
-    Commands may read the file several times. The first line selects its format:
-    "{" means JSON lines, "text,label" .csv, a header with tabs .tsv, else .txt.
+    Commands may read the file several times. The ending of its name is .jsonl
+    if the first line begins with "{", .csv after a header such as "text,label",
+    .tsv after a header with tabs, and .txt otherwise.
     """
     names = [
         field.name

@@ -19,8 +19,8 @@ class Rate:
     """Units per second in recent calls, without the calls that compile.
 
     The first call and calls that take over 5 times the median are left out. Up
-    to the sixth call, the limit is 2 times the median, as the second call may
-    compile, too, and would distort the rate of few calls.
+    to the sixth call, calls that take over 2 times the median are left out, as
+    the second call may compile, too, and would distort the rate of few calls.
     """
 
     _RECENT = 100
@@ -44,7 +44,7 @@ class Rate:
     def value(self) -> float | None:
         """Units per second; None before the third call.
 
-        Two calls are too few: the second call may compile, too.
+        Two calls give no rate, as the second call may compile, too.
         """
         if len(self._calls) < 2:
             return None

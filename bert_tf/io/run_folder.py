@@ -1,11 +1,11 @@
 """The output of one run: a lock, a recipe, resuming, and starting over.
 
-Until the output is complete, `<output_file>.work` holds finished parts of the
-work and `recipe.json`, which has the recipe (all that the output depends on)
-and the paths of the files that the run writes. A run with another recipe is
-refused, so that files never mix. Starting over removes exactly the registered
-files. When the output is complete, its report or manifest holds the recipe and
-the paths, and `<output_file>.work` is removed.
+Until the output is complete, the folder `<output_file>.work` holds finished
+parts and `recipe.json`. This JSON file has the recipe (all that the output
+depends on) and the paths of the files that the run writes. A run with another
+recipe is refused, so that files never mix. Starting over removes exactly the
+registered files. When the output is complete, its report or manifest holds the
+recipe and the paths, and `<output_file>.work` is removed.
 
 In an `--output_dir`, checkpoints hold the recipe (`training.resume`), and
 `written_files.json` lists the files that runs have written.
@@ -129,8 +129,8 @@ class RunFolder(contextlib.ExitStack):
         Args:
           outputs: The files that the run will write.
           fits_any: Whether a run with another recipe may reuse parts of the
-            work until the first output file exists. The names of parts depend
-            on their inputs, so only unchanged parts are found.
+            work until the first output file exists. Parts are named by a hash
+            of their input and flags, so outdated parts are not reused.
 
         Raises:
           UserError: If earlier output has another recipe, or is not registered.

@@ -26,7 +26,7 @@ TEXT_COLUMN = "text"
 # The standard library refuses fields of more than 131,072 characters, but texts
 # may be longer, so `read_csv` raises this limit (for the whole process).
 _MAX_FIELD_CHARS = (1 << 31) - 1
-# A .tsv whose only column name has one of these may use it as separator.
+# If a .tsv seems to have a single column, its separator may be one of these.
 _OTHER_SEPARATORS = ",;"
 # In some countries, spreadsheets separate fields by one of these, not by
 # commas. A line such as "sep=;" before the header may name the separator.
@@ -46,7 +46,7 @@ class Row:
 
     Attributes:
       line: The number, from 1, of the line in which the row begins.
-      values: Column to any JSON value; in .csv, .tsv and .txt to a string.
+      values: JSON values by column; in .csv, .tsv and .txt, all are strings.
     """
 
     line: int
@@ -78,7 +78,7 @@ class Table:
 
         Args:
           columns: The names of the columns.
-          flags: Column to the flag with which to name another column.
+          flags: The flag that sets each column's name, by column.
         """
         for column in columns:
             if column in self.repeated:
@@ -141,19 +141,19 @@ def read_table(
 
     Args:
       path: The file.
-      ending: Replaces the ending of the file, for instance ".csv".
+      ending: The format, such as ".csv"; by default, the ending of the path.
       columns_without_header: Names for a .csv or .tsv file without a header.
         The first line is data if it has one field for each name, and no field
         equals a name.
       columns_of_longer_rows: Names for rows of a .csv or .tsv file that are
-        longer than the header. A row with one field for each name uses these
-        names, if they include all columns of the header.
+        longer than the header. The names apply if they include all columns of
+        the header and the row has one field for each name.
       on_broken_row: Called with the line number of each row with a wrong number
-        of fields, which is then skipped. With None, such a row is an error.
+        of fields, which is then skipped; with None, such a row is an error.
 
     Raises:
-      UserError: Here and from `rows`, if the file cannot be read or has no row,
-        or if a row is broken, repeats the header or is not a JSON object.
+      UserError: If the file cannot be read or has no row, or a row is broken,
+        repeats the header or is no JSON object; `rows` raises this error, too.
     """
     ending, repeated = ending or file_ending(path), frozenset()
     if ending in (".csv", ".tsv"):

@@ -119,7 +119,7 @@ def show_log(verbosity: int) -> None:
     """Shows the log of this script on standard error.
 
     Args:
-      verbosity: absl's level of the lines to show. Log files get all lines from
+      verbosity: absl's log level for the screen. Log files get all lines from
         `INFO` on, at any verbosity.
     """
     logging.use_absl_handler()
@@ -159,7 +159,7 @@ def drop_noise() -> None:
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         return
-    # Hide stderr: while its libraries load, TensorFlow 2.21 ignores the level.
+    # Hide stderr, as TensorFlow 2.21 ignores the level while libraries load.
     libraries = []
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
         stderr = os.dup(2)

@@ -33,7 +33,7 @@ def build_attention_bias(input_mask, left_to_right=False):
         before it (paper, Table 5).
 
     Returns:
-      <float32>[B, 1, 1, S]; left to right [B, 1, S, S].
+      <float32>[B, 1, 1, S], or [B, 1, S, S] if `left_to_right`.
     """
     # TensorFlow Lite cannot convert [:, tf.newaxis, ...], so expand the axes.
     mask = tf.expand_dims(tf.cast(input_mask, tf.float32), 1)
@@ -49,8 +49,8 @@ def build_attention_bias(input_mask, left_to_right=False):
 class SelfAttention(layers.BertLayer):
     """Lets every token attend to every token that is not padding.
 
-    The output projection, the residual connection and the layer norm belong
-    to `Attention`. Source: modeling.py:559-751 of the original.
+    `Attention` adds the output projection, residual connection and layer norm.
+    Source: modeling.py:559-751 of the original.
 
     Call arguments:
       hidden_states: <float>[..., H], rows of the layout.

@@ -1,10 +1,10 @@
 """Adds TFLite metadata to a file, for MediaPipe and the Task Library.
 
-The metadata name the tensors. The vocabulary and the labels are appended as a
-zip file. Interpreters ignore the metadata and the zip file. The schema is
-metadata_schema.fbs of MediaPipe (M001, version 1.5.0). No installed package has
-code for this schema, so tables are dicts from field number to value. In a
-table, a union has two fields: its type and its value.
+The metadata contain the names of the tensors. The vocabulary and the labels are
+appended as a zip file. Interpreters ignore the metadata and the zip file. The
+schema is metadata_schema.fbs of MediaPipe (M001, version 1.5.0). No installed
+package has code for this schema, so tables are dicts from field number to
+value. A union takes two fields of a table, for its type and its value.
 """
 
 import hashlib
@@ -112,7 +112,7 @@ def add_metadata(
       labels: The names of the columns of `probabilities`, or ().
 
     Raises:
-      UserError: If an input is unknown, or labels and probabilities differ.
+      UserError: If an input is unknown, or `labels` do not fit `probabilities`.
     """
     model = schema.ModelT.InitFromPackedBuf(content, 0)
     signature, subgraph = model.signatureDefs[0], model.subgraphs[0]

@@ -236,8 +236,8 @@ def verify(content: bytes, build: Build) -> dict[str, Any]:
     Returns:
       `num_calls`, `num_values`, `largest_difference` (relative to the output's
       largest absolute value, at least 1), `tolerance` (None in int8) and
-      `agreement`: for each output with decisions, the share that equals the
-      model's decisions; for `embedding`, the lowest cosine.
+      `agreement`. `agreement` has, by output, the share of decisions on which
+      file and model agree, and the lowest cosine between their embeddings.
 
     Raises:
       UserError: If the outputs differ.
@@ -352,7 +352,7 @@ def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
 def split(rows: Arrays, batch_size: int | None) -> Iterator[Arrays]:
     """Splits rows [R, ...] into calls with the batch size of a file.
 
-    The last call repeats its first row until it has the batch size.
+    The last call is filled up with copies of its first row.
     """
     count = len(next(iter(rows.values())))
     size = batch_size or count

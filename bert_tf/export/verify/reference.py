@@ -3,10 +3,10 @@
 Texts that reveal errors are listed here. Texts with a given number of tokens
 are generated from the vocabulary of the model.
 
-The answers are computed from the model directory, without the export's graph. A
-difference reveals wrong settings, labels, weights or vocabularies, or errors in
-the graph, in which the model is fused and padding is skipped. Tests compare the
-answers of each head with the predictions of its task.
+The answers are computed from the model directory, without the export's graph,
+which fuses the model and skips padding. A difference reveals wrong settings,
+labels, weights or vocabularies, or errors in the export's graph. Tests compare
+the answers of each head with the predictions of its task.
 
 Shapes:
   B: number of rows of a request.
@@ -51,9 +51,9 @@ _TEXTS_PER_CALL = 64
 _WINDOWS = 32
 # Logits may differ by 10 times the tolerance: padding changes their rounding.
 TIMES_FOR_LOGITS = 10
-# `Reference.decide` adds this many random disturbances to the outputs, and also
-# subtracts them. Decisions that change are doubtful. A disturbance changes 90%
-# of the decisions between numbers that differ by a tenth of its maximum.
+# This many times, `Reference.decide` adds random noise to the outputs, and also
+# subtracts it. Decisions that change are doubtful. Noise between -1 and 1, for
+# example, changes 90% of the decisions between numbers that differ by 0.1.
 _DISTURBANCES = 4
 
 # With these arguments, a model returns all outputs that `Reference` reads.
@@ -135,8 +135,8 @@ class Expected:
 
     Attributes:
       values: Output name to an array [B, ...] of numbers or bytes objects.
-      doubtful: Output name to <bool>[B], True for a row that may differ,
-        because a difference within the tolerance can change a decision.
+      doubtful: Output name to <bool>[B], True for rows in which a difference
+        within the tolerance can change a decision, so any value is allowed.
     """
 
     values: Arrays
@@ -249,7 +249,7 @@ class Reference:
             expected = self.for_predict(found)
             name = f"batch {number} of {len(rows)}"
             yield Call(serving, to_inputs(rows), name, expected)
-            # All single rows run the same code: send only batch 0 as Example.
+            # Single rows run the same code, so send only the first as Example.
             if len(rows) == 1 and number > 0:
                 continue
             examples = to_examples(rows)
@@ -351,9 +351,9 @@ class Reference:
     def decide(self, answer: Answerer, rows: Rows) -> Expected:
         """Returns the answers to rows, and marks doubtful decisions.
 
-        A decision is a string or an index. It is doubtful if small changes of
-        the model's outputs change it. In such a row, single values such as the
-        score of the chosen answer are doubtful, too.
+        A decision is a string or an index. A decision is doubtful if small
+        changes of the model's outputs change it. In a row with a doubtful
+        decision, scalars such as the answer's score are doubtful, too.
 
         Args:
           answer: The method of the head that computes the answers.
@@ -485,7 +485,7 @@ def warmup_requests(
     Args:
       head: The head.
       ids_only: Whether the signature takes token ids instead of strings.
-      counts: Each bucket gets a request with each of these numbers of rows.
+      counts: The sizes of each bucket's requests, in rows, such as (1, 4).
     """
     calls = []
     for bucket in head.buckets:

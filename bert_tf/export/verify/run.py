@@ -2,9 +2,9 @@
 
 The export is loaded from its files and runs on texts chosen to reveal errors.
 Its answers are compared with the answers that `reference` computes from the
-model directory. The server's LiteRT engine runs the files in litert/. In
-float32, their outputs must equal the outputs of the model. With quantized
-weights, differences are only reported.
+model directory. The server's LiteRT engine runs the files in litert/. Files in
+float32 must return the outputs of the model. For files with quantized weights,
+differences are only reported.
 """
 
 import dataclasses
@@ -434,8 +434,8 @@ class Comparison:
       num_compared: The number of compared values; doubtful values are skipped.
       largest: The largest difference of numbers, relative to their scale.
       faults: Error messages without final periods; empty if there is no fault.
-      equal: Output name to the number of decisions that equal the model's
-        decisions, and the number of all decisions.
+      equal: Output name to <int>[2], the number of decisions that equal the
+        model's decisions and the number of all decisions.
     """
 
     def __init__(
