@@ -139,8 +139,8 @@ def drawable(names: Sequence[str], text_file: str) -> tuple[list[str], str]:
     """Returns short names to draw, or numbers in their place, and a note.
 
     If the fonts lack a character of a name, as DejaVu Sans lacks Chinese, all
-    names become [0], [1] ...; the note and a log line name `text_file`, which
-    lists the names. The note is "" if the names are drawn.
+    names become [0], [1] ... Then the note and a log line refer to `text_file`,
+    which lists the names. If the names are drawn, the note is "".
     """
     short = [shorten(name) for name in names]
     missing = _missing_characters(short)
@@ -189,7 +189,7 @@ def draw_bars(
       series: The values of each series by its label in the legend.
       colors: For each series, one color, or a list with one color per bar.
       text: The format of the number at the end of a bar.
-      name_width: The number of characters in a line of a row's name.
+      name_width: Maximum characters per line of a name; the rest is wrapped.
     """
     positions = np.arange(len(names))
     height = 0.78 / len(series)
@@ -253,7 +253,7 @@ def write_learning_curves(
       train: Lines of `train_metrics.jsonl`, each with a `step`.
       evaluation: Results of evaluations, each with a `global_step`.
       title: The title of the figure.
-      baselines: By panel key, the value for a model of token frequencies.
+      baselines: By panel key, the value if a model knew only token frequencies.
     """
     names = [name for name, _, _ in panels]
     # If the number of panels is odd, the first panel (the loss) fills a row.
@@ -375,7 +375,7 @@ def write_confusion_matrix(
         _draw_confusions(bars, labels, counts, side)
         size = min(44 * side / total, 10.0)
     display = ConfusionMatrixDisplay(
-        # In a large matrix, a power below 1 makes small shares visible.
+        # In a large matrix, small shares are visible only with this power.
         shares if has_numbers else shares**0.4,
         display_labels=labels,
     ).plot(
@@ -438,8 +438,8 @@ def write_calibration(
 ) -> None:
     """Writes a reliability plot and a coverage curve of N answers as PNG.
 
-    `right_among_surest` <float64>[N] is the share of right answers among the
-    surest answer, the surest two, ..., all N.
+    Element i of `right_among_surest` <float64>[N] is the share of right answers
+    among the i + 1 surest answers.
     """
     from sklearn.calibration import CalibrationDisplay
 

@@ -40,8 +40,8 @@ _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 def lookup(table, ids):
     """Gathers rows of a table, with a dense gradient.
 
-    The gradient of `tf.gather` is sparse: the gradient's repeated rows distort
-    a global norm, and sums of sparse gradients over replicas are slow.
+    `tf.gather` has a sparse gradient. In such a gradient, repeated rows distort
+    the global norm, and summing sparse gradients over replicas is slow.
 
     Args:
       table: <float>[rows, width].
@@ -154,9 +154,9 @@ class _ConfiguredModel(layers.Configured, keras.Model):
 
     Attributes:
       head_outputs: The names of the outputs of the head; () without a head.
-      labels_tokens: True if the labels of the first output are for tokens.
-      text_files: Contents by file name: vocab.txt, tokenizer.json and task.json
-        of a model directory. A .keras file has these files in assets/. The
+      labels_tokens: True if the first output scores tokens, not whole texts.
+      text_files: The contents of vocab.txt, tokenizer.json and task.json of a
+        model directory, by file name. A .keras file stores them in assets/. The
         dictionary is empty if the model was not read from files.
     """
 
@@ -207,12 +207,12 @@ class BertModel(_ConfiguredModel):
 
     Args:
       config: A `BertConfig`, or its dictionary.
-      fuse: Whether to compile the elementwise chains, for faster training.
+      fuse: Whether to compile elementwise operations, for faster training.
       return_all_layers: Whether to return `encoder_outputs`.
       return_embeddings: Whether to return `embedding_output`.
       return_attention_probs: Whether to return `attention_probs`.
       has_pooler: Whether the model has a pooler and returns `pooled_output`.
-      remat: As for `Encoder`; not with `return_attention_probs`.
+      remat: As for `Encoder`. It excludes `return_attention_probs`.
       **kwargs: As for `keras.Model`: `name`, `dtype` (also a policy such as
         "mixed_bfloat16").
 
@@ -221,7 +221,7 @@ class BertModel(_ConfiguredModel):
         padding or a second segment, `input_mask` <int32>[B, S] (1 for tokens,
         0 for padding; default ones) and `segment_ids` <int32>[B, S] (default
         zeros). With `token_indices` and `token_places` from
-        `layouts.find_tokens`, the model skips padding; its outputs are 0.
+        `layouts.find_tokens`, the model skips padding and outputs 0 there.
       training: Whether to apply dropout.
       dropout_seeds: <int32>[B]; an example's dropout depends on its seed and
         the configuration alone. Keras draws the seeds if they are not given.
@@ -343,13 +343,13 @@ class BertWithHead(_ConfiguredModel):
 
     Args:
       config: A `BertConfig`, or its dictionary.
-      fuse: Whether to compile the elementwise chains, for faster training.
+      fuse: Whether to compile elementwise operations, for faster training.
       return_encoder_outputs: Whether to also return the outputs of `BertModel`;
         by default True if one of `BertModel`'s `return_` flags is set.
       **kwargs: As for `BertModel`.
 
     Attributes:
-      encoder_class: The class of `bert`.
+      encoder_class: The class of the attribute `bert`.
     """
 
     encoder_class = BertModel
@@ -411,8 +411,8 @@ class BertForPretraining(BertWithHead):
 
     Args:
       config: A `BertConfig`, or its dictionary.
-      fuse: Whether to compile the elementwise chains, for faster training.
-      heads: "masked_lm", "next_sentence" or both, in a tuple. The model has a
+      fuse: Whether to compile elementwise operations, for faster training.
+      heads: A tuple of "masked_lm", "next_sentence" or both. The model has a
         pooler only with "next_sentence", the only head that reads the pooler.
       **kwargs: Arguments of `BertWithHead`: for instance `dtype`,
         `return_encoder_outputs` or a `return_` flag of `BertModel`.
@@ -546,7 +546,7 @@ def check_inputs(inputs, *others):
 def standardize(inputs):
     """Returns the three inputs as <int32>[B, S], with defaults filled in."""
     if not isinstance(inputs, Mapping):
-        # Keras's export tries one tensor first; a TypeError lets it continue.
+        # Keras's export also passes a bare tensor and ignores a TypeError.
         raise TypeError(
             "The model's inputs are a dictionary of `input_ids` and others. "
             f"Received: {type(inputs).__name__}."

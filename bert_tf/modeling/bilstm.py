@@ -31,8 +31,8 @@ class BiLSTM(layers.BasicLayer):
 
     Args:
       units: U.
-      for_inference: Whether the layer is only for inference. Such a layer has
-        no custom gradient and keeps no tensors for a gradient.
+      for_inference: Whether the layer is only for inference. If so, the layer
+        has no custom gradient and keeps no tensors for a gradient.
       **kwargs: As for `keras.layers.Layer`.
 
     Call arguments:
@@ -40,8 +40,8 @@ class BiLSTM(layers.BasicLayer):
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
 
     Returns:
-      <float>[B, S, 2U] in the compute dtype: each position has the state of the
-      first LSTM, then the state of the second LSTM; 0 for padding.
+      <float>[B, S, 2U] in the compute dtype. The states of both LSTMs are
+      concatenated, the left-to-right LSTM first. They are 0 at padding.
 
     Reference:
       Hochreiter and Schmidhuber, 1997; Jozefowicz et al., 2015, section 2.2,
@@ -173,7 +173,7 @@ def _run_forward(projected, kernel, bias, mask, count=3):
       kernel: The recurrent kernels.
       bias: The biases.
       mask: False for padding.
-      count: How many of states, cells and gates to store and return.
+      count: 1 to return only the states, 2 for states and cells, 3 for all.
     """
     steps, _, batch, _ = fused.shape_of(projected)
     units = kernel.shape[1]

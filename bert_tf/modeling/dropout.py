@@ -51,8 +51,8 @@ def draw_keys(seeds, dropout_id, first_positions=None):
     Args:
       seeds: <int32>[batch], the examples' seeds, or None.
       dropout_id: An integer or <uint32>[], unique among the model's dropouts.
-      first_positions: <int32>[batch], where each row of the batch starts within
-        its example, in elements; None if each row is a whole example.
+      first_positions: <int32>[batch], the position of each row's first element
+        within its example; None if each row is a whole example.
 
     Returns:
       <uint32>[batch, 2], or [batch, 3] with `first_positions`. None, which
@@ -117,8 +117,7 @@ def apply_mask(x, kept, rate):
     """Sets dropped elements to zero and scales the kept elements up.
 
     Args:
-      x: <float32>[batch, ...]; bfloat16 would round 1 / (1 - rate) by more
-        than half a percent.
+      x: <float32>[batch, ...]; bfloat16 would round the scale by up to 0.4%.
       kept: <bool>, of the shape of `x`.
       rate: The probability with which elements were dropped.
     """

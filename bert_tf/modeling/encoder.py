@@ -2,9 +2,9 @@
 
 With `remat`, only the input and the output of a layer are kept, and the
 backward pass computes the layer again. So the encoder keeps the activations of
-one layer instead of all layers, for a third more work. Dropout is a function of
-its arguments, so `remat` does not change results. But TensorFlow may round
-differently with `remat`, unless the chains in `fused` are compiled.
+one layer instead of all layers, but training takes a third more computation.
+Dropout is a function of its arguments, so `remat` does not change the masks.
+Results may differ by rounding, unless the functions in `fused` are compiled.
 Source: Chen et al., 2016, "Training deep nets with sublinear memory cost".
 
 Hidden states are rows of a layout, see `layouts`.
@@ -31,8 +31,8 @@ _DROPOUTS_PER_LAYER = 3
 class EncoderLayer(layers.BertLayer):
     """Self-attention and feed-forward, each with residual and layer norm.
 
-    Call arguments and results: as for `attention.Attention`. Source:
-    modeling.py:826-880 of the original.
+    Call arguments and results are the same as in `attention.Attention`.
+    Source: modeling.py:826-880 of the original.
     """
 
     def __init__(self, config, dropout_id=0, fuse=False, **kwargs):

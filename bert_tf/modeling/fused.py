@@ -6,11 +6,11 @@ products are faster than XLA's, so only the chains are compiled. Each function
 has an argument `jit`. With jit=False the graph has plain operations, as exports
 need, and TensorFlow derives the gradient.
 
-Hand-written, compiled gradients compute the chain again, which costs less than
-reading stored intermediates, and keep no dropout mask. The forward pass keeps
-only two numbers per normalized row, because XLA takes long to sum a row again.
-A separate compiled function sums over rows: if one function computed and summed
-the rows, XLA would compute all rows for each column.
+The gradients are written by hand and compiled. They compute the chain again,
+which costs less than reading stored intermediates, and need no stored mask. The
+forward pass keeps only two numbers per normalized row, because XLA takes long
+to sum a row again. A separate compiled function sums over rows. If one function
+computed and summed the rows, XLA would compute all rows for each column.
 
 All arithmetic is in float32, whatever the arguments' dtype. `keys` come from
 `dropout.draw_keys`; None means no dropout.
@@ -290,7 +290,7 @@ def _masked_softmax(scores, attention_bias, keys, scale, rate):
 def _masked_softmax_and_sums(scores, attention_bias, keys, scale, rate):
     """Returns probabilities, and each row's maximum and sum <float32>[..., 1].
 
-    Compile this function: plain operations would read the scores several times.
+    Compile it, because plain operations would read the scores several times.
     """
     logits = _float(scores) * scale + attention_bias
     maximum = tf.reduce_max(logits, axis=-1, keepdims=True)

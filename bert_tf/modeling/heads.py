@@ -21,7 +21,7 @@ from bert_tf.modeling import fused
 from bert_tf.modeling import layers
 
 _FOUR = 4
-# Minimum number of encoder layers by layer combination; for all others it is 1.
+# Minimum number of encoder layers by combination. Others need only one layer.
 _LEAST_LAYERS = {
     "second_to_last_hidden": 2,
     "weighted_sum_last_four_hidden": _FOUR,
@@ -88,9 +88,9 @@ def pool_tokens(
       sequence: <float>[B, S, H].
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
       pooling: Some of `config.POOLINGS`, joined by "+".
-      normalize: Whether to divide each embedding by its length.
-      left_to_right: Whether the model reads left to right. In such models [CLS]
-        attends only to itself, so "cls" takes the last token instead of [CLS].
+      normalize: Whether to divide each embedding by its L2 norm.
+      left_to_right: Whether the model reads left to right. If so, [CLS] attends
+        only to itself, and "cls" takes the last token instead of [CLS].
       for_inference: As for `take_last_token`.
 
     Returns:
@@ -129,8 +129,8 @@ class Pooler(layers.BertLayer):
 
     Call arguments:
       sequence_output: <float>[B, S, H].
-      input_mask: <int32>[B, S], 1 for tokens and 0 for padding; read only in
-        left-to-right models.
+      input_mask: <int32>[B, S], 1 for tokens and 0 for padding. Only
+        left-to-right models use it.
 
     Returns:
       <float>[B, H] in the compute dtype.
@@ -205,7 +205,7 @@ def _tied_product(rows, table, bfloat16_gradient):
     """Returns rows . transposed(table) in float32.
 
     The logits are float32, because bfloat16 would round a logit of 10 to steps
-    of 0.06. The gradient takes twice as long, so it may use bfloat16.
+    of 0.06. The gradient needs two such products, so it may use bfloat16.
 
     Args:
       rows: <float32>[rows, H].
@@ -285,9 +285,9 @@ class MaskedLMHead(layers.BertLayer):
 class LinearHead(layers.BertLayer):
     """dropout(inputs) . transposed(output_weights) + output_bias.
 
-    Source: run_pretraining.py:287-305 (next sentence, 2 outputs),
-    run_classifier.py:594-611 (labels) and run_squad.py:565-579 (start and
-    end) of the original.
+    The original has this head for next sentences (run_pretraining.py:287-305, 2
+    outputs), for labels (run_classifier.py:594-611), and for start and end of
+    answers (run_squad.py:565-579).
 
     Args:
       num_outputs: Number of logits, O.

@@ -1,7 +1,7 @@
 """Builds a fused, inference-only copy of a model.
 
 One product computes queries, keys and values. TensorFlow fuses product, bias
-and activation into one operation. Weights and activations have one dtype.
+and activation into one operation. Weights and activations share a dtype.
 The copy has no dropout and no gradient.
 """
 
@@ -31,12 +31,12 @@ def prepare(
       precision: "float32", "bfloat16" or "float16". Sums of embeddings, layer
         normalization and logits are always computed in float32.
       shares_weights: As for `copy_weights`.
-      **values: Arguments of the class that leave parts of the model out, for
+      **values: Arguments of the class, to leave out parts of the model; for
         instance `heads=["masked_lm"]`.
 
     Returns:
       A model of the same class with copies of the weights. The copy has the
-      same inputs and outputs, except for parts that `values` leave out.
+      same inputs and outputs, without the parts that are left out.
     """
     config = model.get_config() | {
         "for_inference": True,

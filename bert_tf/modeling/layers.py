@@ -126,9 +126,9 @@ class BertLayer(Configured, BasicLayer):
 
     Args:
       config: The model's `BertConfig`, or its dictionary.
-      dropout_id: Number of this layer's first dropout. Each dropout in a model
-        has its own number; a layer's numbers are consecutive.
-      fuse: Whether to compile the elementwise chains, see `fused`.
+      dropout_id: The id of this layer's first dropout, unique in the model. If
+        a layer has several dropouts, their ids are consecutive.
+      fuse: Whether to compile elementwise operations, see `fused`.
       for_inference: Whether the layer is only for inference, see `inference`.
       **kwargs: As for `keras.layers.Layer`.
     """
@@ -192,9 +192,9 @@ class BertLayer(Configured, BasicLayer):
 class Projection(BasicLayer):
     """A matrix product; the caller adds its bias.
 
-    Calls only multiply, because the elementwise chain after the product adds
-    the bias (see `fused`); `affine` multiplies and adds the bias. The kernel
-    is [input width, width] as in `keras.layers.Dense`.
+    `call` only multiplies, because a function in `fused` adds the bias later.
+    `affine` multiplies and adds the bias. The kernel is [input width, width] as
+    in `keras.layers.Dense`.
 
     Args:
       width: Number of columns of the kernel.
@@ -213,8 +213,8 @@ class Projection(BasicLayer):
       input_scales: <float32>[input width] or None, like `column_scales`.
         `affine` divides column i of the inputs by scale i, and multiplies row i
         of the kernel by scale i.
-      on_rows: None, or a function that `affine` calls before the activation:
-        the arguments are the inputs <float>[..., input width] and the result
+      on_rows: None, or a function that `affine` calls before the activation.
+        The arguments are the inputs <float>[..., input width] and the result
         <float>[rows, width].
     """
 
@@ -271,8 +271,8 @@ class Projection(BasicLayer):
             self.bias / columns,
             of_inputs[:, tf.newaxis] / columns,
         )
-        # A reshape must lie between the product and each scaling, or else
-        # TensorFlow Lite's converter would fold the scales into the kernel.
+        # Keep a reshape between the product and each scaling. Otherwise
+        # TensorFlow Lite's converter would merge the scales into the kernel.
         return self._reshape(rows, inputs) * columns
 
     def _add_bias(self, inputs, bias, factor=None):
@@ -396,7 +396,7 @@ class ResidualOutput(BertLayer):
     def build(self, inputs_shape, residual_shape=None):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, inputs_shape)
-        # In training, `call` passes this layer's weights to a fused function.
+        # In training, this layer is not called: `call` reads only its weights.
         self.layer_norm = LayerNorm(
             config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
         )

@@ -3,13 +3,13 @@
 A batch of sequences of unequal length is padded to [B, S]. Only attention
 combines positions, so `Unpadded` keeps hidden states as a matrix [T, H] with a
 row for each token. For attention it pads queries, keys and values, and then
-converts the context back to [T, H]. `Padded` transposes heads; `Unpadded`
-gathers them. A token's results and dropout do not depend on padding, so both
-layouts give equal results.
+converts the context back to [T, H]. To split rows into heads, `Padded`
+transposes and `Unpadded` gathers. A token's results and dropout do not depend
+on padding, so both layouts give equal results.
 
-Programs are compiled for each T, so T may be rounded up. Rows beyond the tokens
-are padding positions, computed as in a padded batch; in inference, they are
-copies of the first row.
+Programs are compiled for each T, so T may be rounded up. In training, the
+additional rows are padding positions, computed as in a padded batch. In
+inference, the additional rows are copies of the first row.
 
 Shapes:
   B: batch size.
@@ -51,8 +51,8 @@ def find_tokens(input_mask, for_inference=False):
 
     Args:
       input_mask: <int32>[..., S], 1 for tokens and 0 for padding.
-      for_inference: Whether copies of the first row may round T up. Not in
-        training: gradients would count the first row several times.
+      for_inference: Whether to round T up with copies of the first row. Not for
+        training, where gradients would count the first row several times.
 
     Returns:
       `token_indices` <int32>[T], the position of each row among all positions
@@ -99,7 +99,7 @@ def find_tokens_of_parts(input_mask, part_size, step):
     size = part_size * per_example
     is_token = tf.cast(tf.reshape(input_mask, [-1, size]) > 0, tf.int32)
     num_tokens = tf.reduce_sum(is_token, axis=-1, keepdims=True)
-    # Mean tokens per example, rounded up, in the micro-batch with most tokens.
+    # Mean tokens per example in the longest micro-batch, rounded up.
     least = -(-tf.reduce_max(num_tokens) // part_size)
     num_rows = tf.minimum(tf.maximum(-(-least // step), 1) * step, per_example)
     places = tf.where(
@@ -330,10 +330,10 @@ def _gather_both_ways(rows, there, *, back, zeros=0, zeros_back=0):
     Args:
       rows: <float>[rows, width].
       there: <int32>[...], the row of each element of the result.
-      back: <int32>[...], for each row the element of the result that gives the
-        row its gradient; further copies of the row must have no gradient.
-      zeros: Number of zero rows to append to `rows`, for indices in `there`.
-      zeros_back: Number of zero rows to append to gradients, for `back`.
+      back: <int32>[...], the element of the result from which each row takes
+        its gradient. The gradient of other copies of the row must be 0.
+      zeros: Number of zero rows to append to `rows`. `there` may select them.
+      zeros_back: The same as `zeros`, for the gradient and `back`.
 
     Returns:
       <float>[..., width].

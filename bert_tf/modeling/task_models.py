@@ -42,8 +42,8 @@ class BertWithOutputHead(bert_model.BertWithHead):
     left-to-right LSTM's state at the last token, and the right-to-left LSTM's
     state at the first token.
 
-    Subclasses set `_NAME`, the model's default name, and `_HEAD_SCOPE`: the
-    scopes before `output_weights` in the names of the head's weights.
+    Subclasses set `_NAME`, the model's default name, and `_HEAD_SCOPE`, the
+    name scopes in front of `output_weights` and `output_bias`.
 
     Args:
       config: A `BertConfig`, or its dictionary.
@@ -237,7 +237,7 @@ class BertForClassification(_LabelModel):
       head_dropout_prob: Probability of dropping an element of the head's input.
       pooling: How to pool a text's tokens into the head's input, as in
         `BertForEmbeddings`; by default, the head reads the pooler's output.
-      normalize: Whether the embedding has length 1.
+      normalize: Whether to divide the embedding by its L2 norm.
       **kwargs: As for `BertWithOutputHead`.
 
     Call arguments: As for `BertModel`; inputs may be [B, C, S], too.
@@ -325,7 +325,7 @@ class BertForTagging(_LabelModel):
     Call arguments: As for `BertModel`.
 
     Returns:
-      A dictionary of `logits` <float32>[B, S, L]; ignore padding's logits.
+      A dictionary of `logits` <float32>[B, S, L]; ignore logits at padding.
 
     Raises:
       UserError: If there is no label, two have the same name, or an argument
@@ -420,7 +420,7 @@ class BertForQuestionAnswering(BertWithOutputHead):
     Call arguments: As for `BertModel`; the question is the first segment.
 
     Returns:
-      `start_logits` and `end_logits` <float32>[B, S]; ignore padding's logits.
+      `start_logits` and `end_logits` <float32>[B, S]; ignore logits at padding.
 
     Example:
       >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)
@@ -460,8 +460,8 @@ class BertForMultipleChoice(BertWithOutputHead):
       head_dropout_prob: Probability of dropping an element of the head's input.
       **kwargs: As for `BertWithOutputHead`.
 
-    Call arguments: As for `BertModel`, but the inputs are [B, C, S]: each
-      example with each of its choices.
+    Call arguments: As for `BertModel`, but the inputs are [B, C, S], with a
+      sequence for each choice of each example.
 
     Returns:
       A dictionary of `logits` <float32>[B, C].
@@ -516,7 +516,7 @@ class BertForEmbeddings(bert_model.BertWithHead):
       config: A `BertConfig`, or its dictionary.
       pooling: "mean", "cls", "max" or "mean_sqrt_len" of the tokens, or several
         that are concatenated, as "cls+mean".
-      normalize: Whether each vector has length 1.
+      normalize: Whether to divide each vector by its L2 norm.
       name: The model's name.
       **kwargs: As for `BertWithHead`.
 

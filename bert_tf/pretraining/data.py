@@ -270,7 +270,7 @@ def build_input(
 ) -> PretrainingInput:
     """Returns the training input, in batches of a whole step.
 
-    Dynamic masking reads the whole-word flag and default rates in the manifest.
+    The manifest decides on whole-word masking, and has defaults for mask rates.
     """
     masking = None
     batch_size = config.train_batch_size * config.gradient_accumulation_steps
@@ -293,7 +293,7 @@ def build_input(
             if name in record_flags
         }
         if rates.pop("random_rate", None) == 0:
-            # The random rate is 1 - mask_rate - same_rate: make it 0.
+            # The random rate is 1 - mask_rate - same_rate, so this makes it 0.
             rates["same_rate"] = 1 - rates["mask_rate"]
         masking = dataclasses.replace(
             masking,
@@ -317,8 +317,8 @@ def build_evaluation_input(
 ) -> PretrainingInput:
     """Returns the input of --eval_input_file, by default --input_file.
 
-    The number of predictions per record is in the manifest of these records.
-    Without a manifest, the number in `config`, for the training data, is used.
+    The manifest of these records has the number of predictions per record.
+    Without a manifest, the number for the training records is used.
     """
     pattern = config.eval_input_file or config.input_file
     flag = "--eval_input_file" if config.eval_input_file else "--input_file"

@@ -123,7 +123,7 @@ class HeldOut:
     """The score of a fixed part of the held-out records during training.
 
     Attributes:
-      evaluate: The result of `build_evaluation` for this part of the records.
+      evaluate: The function that `build_evaluation` returned for these records.
     """
 
     evaluate: Callable[[int], dict[str, float | int]]

@@ -1,9 +1,9 @@
 """The plateau of pretraining: a model that has learned only token frequencies.
 
-For each [MASK], such a model predicts every token with its frequency. In one of
+At each [MASK], such a model uses token frequencies as probabilities. In one of
 five predictions the input is the correct or a random token; a frequent token is
-more likely to be correct than a rare token. The loss of such a model is called
-the frequency line: the entropy of a predicted token given the input token.
+more likely to be correct than a rare token. The frequency line is the loss of
+such a model. It is the entropy of a predicted token given the input token.
 
 With a vocabulary of 2,000 tokens, the frequency line is 5.5. The loss falls to
 this line within some hundred steps, stays there for millions of tokens, and
@@ -23,7 +23,7 @@ from bert_tf.text import masking
 
 # Predictions in a sample: fewer estimate the entropy badly, more take longer.
 _PREDICTIONS = 200_000
-# On the plateau, loss divided by frequency line is at least this ratio.
+# A run is on the plateau while loss / frequency line is at least this ratio.
 _ON_PLATEAU = 0.98
 # Average the loss over this many steps: single losses vary by some percent.
 _AVERAGED_STEPS = 50
@@ -97,8 +97,8 @@ def frequency_loss(
 
     Let p be the frequencies of n tokens. With probability `same` p(x), the
     input is x and x is correct. With probability `random` p(y) / n, the input
-    is x, drawn at random, and y is correct. So if the input is x, y is correct
-    with probability `random` p(y) / (n `same` p(x) + `random`), otherwise x.
+    is x, drawn at random, and y is correct. So for input x, any other token y
+    is correct with probability `random` p(y) / (n `same` p(x) + `random`).
 
     If N draws contain k distinct tokens, the estimated entropy is too small by
     (k - 1) / 2N (Miller 1955, "Note on the bias of information estimates").
@@ -106,8 +106,8 @@ def frequency_loss(
     Args:
       counts: <int64>[n], how often each token is predicted.
       masked: The share of predictions whose input token is [MASK].
-      same: The share of predictions whose input token is correct.
-      random: The share of predictions whose input token is random.
+      same: The share of predictions whose input token was left unchanged.
+      random: The share of predictions whose input token was drawn at random.
     """
     p = counts / counts.sum()
     is_there = p > 0
@@ -135,7 +135,7 @@ class Watch:
       text: The result of `sample` for the training records.
       width: `hidden_size` of the model.
       step: Number of steps done before this process started.
-      tokens: Tokens in the first `step` steps; None computes it from the flags.
+      tokens: Tokens in the first `step` steps, by default computed from flags.
     """
 
     def __init__(
@@ -146,7 +146,8 @@ class Watch:
         step: int = 0,
         tokens: int | None = None,
     ) -> None:
-        # If inputs show every predicted token, the line is 0: do not warn.
+        # The line is 0 if all predicted tokens are visible in the input. Use
+        # nan in place of 0, so that there is no warning.
         self.line = text.frequency_loss or math.nan
         self._config = config
         self._text = text
@@ -175,7 +176,7 @@ class Watch:
     def add_held_out(self, masked_lm_loss: float) -> None:
         """Stores the loss on held-out records."""
         self._held_out = masked_lm_loss
-        # Check both losses at one step: a later training loss would be lower.
+        # Compare with the training loss now: later it would be lower.
         has_left = self._has_left(self._loss)
         self._remembers = has_left and not self._has_left(masked_lm_loss)
 

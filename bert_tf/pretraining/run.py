@@ -176,7 +176,7 @@ class _PretrainingTrainer(Trainer):
             config,
             self._data.bert_config,
             self.devices,
-            # A new phase may have another length, so drop the stored size.
+            # New phases may have longer sequences: drop the micro-batch size.
             0 if self._is_new_phase else metadata.get("micro_batch_size", 0),
         )
         schedule = TrainerConfig(
@@ -600,14 +600,14 @@ def _plan(
     """Splits a step over replicas and micro-batches."""
     batch_size = config.train_batch_size
     num_replicas = devices.strategy.num_replicas_in_sync
-    # Gradients accumulate over batches; micro-batches are parts of one batch.
+    # A micro-batch is a part of one batch, even if gradients are accumulated.
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
         most = _TOKENS_AT_ONCE[devices.kind] // config.max_seq_length
         sizes = range(1, max(1, min(whole, most)) + 1)
-        # If memory does not suffice, `TrainingStep.recover` halves the size.
+        # If memory runs out, `TrainingStep.recover` halves the micro-batches.
         micro = max(size for size in sizes if whole % size == 0)
-        # Keep an interrupted run's size: another size would round differently.
+        # A resumed run keeps its micro-batch size, so that it rounds equally.
         if preferred_micro_batch and whole % preferred_micro_batch == 0:
             micro = preferred_micro_batch
     else:

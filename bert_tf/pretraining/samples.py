@@ -1,8 +1,8 @@
 """Sentences with a masked word, filled in before and after training.
 
-The sentences come from the first records with a suitable word, so they are in
-the user's language. A file stores the sentences and the predictions before
-training, so that a resumed run can still show the change.
+The sentences come from the first records, so they are in the user's language.
+Before training, a file stores the sentences and the model's predictions, so
+that a resumed run can still show the change.
 """
 
 import os

@@ -91,11 +91,11 @@ def _is_loopback(host: str) -> bool:
 class AccessMiddleware:
     """Refuses foreign hosts, foreign web pages, and requests without a key.
 
-    Browsers let foreign web pages send requests to this server. If a page's own
-    host name resolves to this machine, the header `Host` has the page's name,
-    and the request is refused. The headers `Origin` and `Sec-Fetch-Site` reveal
-    other foreign pages. Foreign pages may only send GET and HEAD, because
-    browsers hide the answers. All responses get security headers.
+    Browsers let foreign web pages send requests to this server. If a page makes
+    its own host name resolve to this machine, the header `Host` has that name,
+    so the request is refused. The headers `Origin` and `Sec-Fetch-Site` reveal
+    all other foreign pages. Their GET and HEAD requests are allowed, because
+    browsers hide the answers from them. All responses get security headers.
 
     Args:
       hosts: The names that the header `Host` may have; None allows all names.
@@ -198,7 +198,7 @@ class ApiKeys:
     def allows(self, *authorizations: str) -> bool:
         """Returns True for exactly one Authorization header, with a valid key.
 
-        Programs send `Bearer KEY`, browsers `Basic` with the key as password.
+        Programs send `Bearer KEY`. Browsers send the key as a `Basic` password.
         Two Authorization headers are refused, as a proxy may check only one.
         """
         is_one = len(authorizations) == 1

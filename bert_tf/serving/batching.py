@@ -32,10 +32,10 @@ from bert_tf.serving.servable import Stop
 # Maximum size of a merged call: bytes of strings plus numbers in arrays, about
 # 4,000 tokens. Longer calls are no faster per token, but delay other requests.
 MAX_CALL_SIZE = 1 << 14
-# Larger calls may use only half of the threads, so small calls find a free one.
+# Calls above this size use at most half of the threads, so others can start.
 PIECE_SIZE = MAX_CALL_SIZE // 4
-# Tasks run by arrival time, plus one second per 10,000 bytes above PIECE_SIZE.
-# So short tasks run first, but a long task does not wait forever.
+# Tasks are sorted by arrival time, plus one second per 10,000 bytes above
+# PIECE_SIZE. So short tasks run first, but long tasks do not wait forever.
 _SIZE_PER_SECOND = 10_000
 # A failed batch of at least this many requests is rerun in halves.
 _MIN_SPLIT = 4
@@ -46,15 +46,15 @@ class BatchingOptions:
     """Batching parameters, with TensorFlow Serving's names.
 
     Attributes:
-      max_batch_size: Maximum number of rows in a batch. A request with more
-        rows is split (bert_tf.serving.pieces).
+      max_batch_size: Maximum number of rows in a batch. Requests with more rows
+        than this are split (bert_tf.serving.pieces).
       batch_timeout_micros: Time that a request may wait for more rows while a
         thread is free, in microseconds.
       max_enqueued_batches: Number of full batches that may wait for each
         signature; 0 means any number.
       num_batch_threads: Number of threads; 0 means one per core.
       allowed_batch_sizes: Numbers of rows that batches are padded to,
-        increasing up to `max_batch_size`; empty means any number.
+        increasing up to `max_batch_size`. If empty, batches are not padded.
       has_independent_rows: Whether a request may be split into several calls.
     """
 
@@ -98,13 +98,13 @@ class Task:
     Attributes:
       servable: The model version, acquired by the creator of the task.
       future: Receives the outputs by name, or the error.
-      is_piece: True for a part of a split request. Pieces ignore the queue's
-        limit, because the whole request was admitted, and are never merged.
+      is_piece: True for a part of a split request. Pieces are never merged, and
+        may exceed the queue's limit, because the whole request was admitted.
       on_end: Called in the event loop when the computation has ended or was
         dropped. Without `stop`, a cancelled computation runs until its end.
       stop: Ends the computation when the task is cancelled.
       num_rows: Number of rows; 0 if the request must run alone.
-      size: Number of characters and numbers in the inputs.
+      size: The size of the inputs, computed by `servable.input_size`.
       queued_at: Time of arrival, by `time.monotonic`.
     """
 
@@ -198,9 +198,9 @@ class BatchScheduler:
           signature: A signature of the servable.
           inputs: All inputs of the signature.
           outputs: The names of the requested outputs.
-          size: Number of characters and numbers in the inputs, if known.
-          **options: `is_piece`, `on_end` and `stop`, as for `Task`. If `submit`
-            raises an error, `on_end` is not called.
+          size: The result of `servable.input_size` for the inputs, if known.
+          **options: Values of `Task` for `is_piece`, `on_end` and `stop`. If
+            `submit` raises an error, `on_end` is not called.
 
         Returns:
           A future that receives the outputs by name.

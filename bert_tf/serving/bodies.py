@@ -52,7 +52,7 @@ def _table(dtype: type, **values: int) -> np.ndarray:
 
 
 _STEPS = _table(np.int8, **{"[": 1, "{": 1, "]": -1, "}": -1})
-# Memory for each mark in JSON, in bytes: the two quotes of a string take 64.
+# Estimated bytes of memory by JSON character. A string's two quotes take 64.
 _COSTS = _table(np.int32, **{"[": 64, "{": 64, '"': 32, ",": 16})
 
 
@@ -74,7 +74,7 @@ class Bodies:
     def room(self) -> Iterator[Callable[[int], None]]:
         """Yields a function that reserves bytes until the `with` block ends.
 
-        The yielded function raises `RequestError` if too many bytes are in use.
+        This function raises `RequestError` if too many bytes are in use.
         """
         reserved = 0
 
@@ -155,8 +155,8 @@ def check_unpacked(size: int, limits: ServeLimits) -> None:
 def check_json(text: bytes, limits: ServeLimits) -> None:
     """Raises `RequestError` if parsed JSON would be too large or too deep.
 
-    The size is estimated by quotes, and by brackets and commas outside strings:
-    `[["a"],"["]` has the depth 2 and takes 2 * 64 + 4 * 32 + 16 bytes.
+    The size is estimated from the quotes, and from brackets and commas outside
+    strings. So `[["a"],"["]` has depth 2 and takes 2 * 64 + 4 * 32 + 16 bytes.
     """
     check_unpacked(len(text), limits)
     if (

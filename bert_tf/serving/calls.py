@@ -57,8 +57,8 @@ class Call:
 
     Attributes:
       inputs: The inputs of the signature, already checked.
-      respond: Builds the response from the outputs by name: a proto for gRPC,
-        or the body for REST. None if there is no client.
+      respond: Turns the outputs by name into the response, which is a proto for
+        gRPC or a body for REST. None if there is no client.
     """
 
     signature: Signature
@@ -116,7 +116,7 @@ def _examples_call(
 ) -> Call:
     """Returns the call for a `Classify` or `Regress` request.
 
-    `build` returns a call for the response's `result`, without `model_spec`.
+    `build` returns a call that builds only the field `result` of the response.
     """
     signature = _find(
         servable, request.model_spec, "No signature was found with the name: {}"
@@ -139,7 +139,7 @@ def multi_inference(
 ) -> list[Call]:
     """Returns a call for each task of a `MultiInference` request.
 
-    Each call responds with an `InferenceResult`.
+    The response of each call is an `InferenceResult`.
     """
     examples = _examples(request.input, limits)
     calls = []
@@ -397,7 +397,7 @@ def warm_up(servable: Servable, directory: str) -> int:
     """Runs the requests in a version's warmup file; returns their number.
 
     Raises:
-      RequestError: If a request fails, so the version must not be served.
+      RequestError: If a request fails. Then the version must not be served.
     """
     path = os.path.join(directory, WARMUP_FILE)
     if not os.path.exists(path):

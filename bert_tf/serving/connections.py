@@ -36,9 +36,9 @@ class Limits:
     Attributes:
       flags: The limits of headers and URLs.
       count: Maximum number of open connections of a port.
-      header: Time until a request's header must be complete.
-      idle: Time between an answer and the next request.
-      body: Time for a client to send a body, or to read an answer.
+      header: Maximum time until a request's header is complete.
+      idle: Maximum time between an answer and the next request.
+      body: Maximum time for a client to send a body, or to read an answer.
     """
 
     def __init__(self, config: ServeConfig, body: float) -> None:
@@ -75,13 +75,13 @@ def grpc_options(limits: Limits) -> dict[str, int]:
     """Returns gRPC's options for the limits."""
     header_ms = int(limits.header * 1000)
     return {
-        # Set both limits to one value: between a lower and a higher limit, gRPC
-        # would refuse requests at random.
+        # Set both limits to one value. Otherwise gRPC would refuse headers with
+        # a size between the two limits at random.
         "grpc.max_metadata_size": limits.flags.max_header_bytes,
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # Limit the time to confirm limits: until then, clients may send 16 MB.
+        # Clients may send 16 MB until they confirm the limits: limit that time.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
         # Ping clients, so gRPC disconnects clients that read no data.

@@ -153,7 +153,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._service = service
         self._body_seconds = body_seconds
         self._allow_reload = allow_reload
-        # Timeouts of arriving messages, oldest first, with host and connection.
+        # Maps timeouts of arriving messages, oldest first, to their clients.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
         self._unread: dict[asyncio.Task, tuple[str, str]] = {}
 

@@ -64,7 +64,7 @@ def dump(document: Any, has_nan: bool = False) -> bytes:
     Args:
       document: The values to write, which may contain NumPy arrays.
       has_nan: True if the document contains NaN or Infinity, which orjson would
-        write as null. With `has_nan`, arrays must already be lists.
+        write as null. If True, pass lists, or float32 values get 17 digits.
     """
     if not has_nan:
         try:
@@ -297,7 +297,7 @@ def predict_inputs(
     """Returns the inputs of a `predict` request.
 
     Returns:
-      The inputs by name; True if they are rows ("instances"), else False.
+      The inputs by name, and whether they are rows ("instances").
 
     Raises:
       RequestError: If the inputs do not match the signature.
