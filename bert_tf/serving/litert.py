@@ -2,12 +2,12 @@
 
 The folder litert/ of a version has the model as a .tflite file, and a
 SavedModel without weights. One signature of the SavedModel in litert/ turns
-strings into the model's inputs, another turns the model's outputs into
-predictions. Clients see the signatures of the version's own saved_model.pb, but
-the server never reads the version's own weights.
+strings into the model's inputs, and another turns the model's outputs into
+predictions. From saved_model.pb in the version's folder, the server reads the
+signatures for clients, but no weights.
 
 Shapes:
-  R: number of rows in a call; for multiple choice, two axes of rows.
+  R: number of rows; for multiple choice, the two axes [examples, choices].
   T: the length that the rows are padded to.
   P: number of masked tokens to predict in each row.
 """
@@ -71,15 +71,15 @@ def run_rows(
 
     Args:
       model: The model, with inputs such as `input_ids` <int32>[R, T] and maybe
-        `masked_lm_positions` <int32>[R, P]. A variable second axis of an output
-        has length P if the model has `masked_lm_positions`, else T.
-      inputs: Arrays [R, T] and [R, P], at least for each input of the model.
+        `masked_lm_positions` <int32>[R, P]. If the second axis of an output is
+        variable, it has length P in models with `masked_lm_positions`, else T.
+      inputs: Arrays [R, T] and [R, P] by input name; others are ignored.
       lengths: <int32>[R], the number of tokens to compute in each row; outputs
         for later tokens are undefined.
-      stop: Can end the computation between two calls of the model.
+      stop: Lets another thread end `run_rows` between two calls of the model.
 
     Returns:
-      The outputs by name, with the row axes of the inputs.
+      The outputs by name, [R, ...] each.
     """
     count = lengths.size
     rows = {
@@ -117,8 +117,8 @@ def run_rows(
 def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     """Yields groups of rows of similar length, each with its longest length.
 
-    A call has at most 128 tokens, and a row at most 8 tokens of padding. For
-    example, the lengths [60, 8, 57, 9] give ([0, 2], 60) and ([3, 1], 9).
+    A group has at most 128 tokens, and a row at most 8 tokens of padding.
+    Lengths [60, 8, 57, 9] give rows 0, 2 padded to 60, then 3, 1 padded to 9.
     """
     order = np.argsort(-lengths, kind="stable")
     first = 0
@@ -140,8 +140,8 @@ class Litert(SavedModel):
       directory: The folder of the SavedModel without weights.
       config: The session's configuration.
       model: The encoder.
-      signature_defs: The signatures for clients; signatures that need the
-        SavedModel's weights, such as `attention`, are dropped.
+      signature_defs: The version's signatures; signatures that LiteRT cannot
+        compute, such as `attention`, are left out.
     """
 
     def __init__(

@@ -37,9 +37,9 @@ class VersionPolicy:
     """The rule that selects the served versions of a model.
 
     Attributes:
-      latest: Number of newest versions to serve.
-      specific: Numbers of the versions to serve, in place of `latest`. If
-        `latest` and `specific` are None, all versions are served.
+      latest: How many of the newest versions to serve.
+      specific: The version numbers to serve, in place of `latest`. If `latest`
+        and `specific` are None, all versions are served.
     """
 
     latest: int | None = 1
@@ -60,7 +60,7 @@ class ModelConfig:
 
     Attributes:
       base_path: The folder of the model's versions.
-      labels: Version numbers by label, a name that requests may use.
+      labels: Version numbers by label; requests may name a version by label.
     """
 
     name: str
@@ -116,8 +116,8 @@ def new_message(name: str, **fields: str) -> message.Message:
 
     Args:
       name: The name of the message.
-      **fields: The type of each field: a scalar such as "int64", a list such as
-        "repeated int64", or "Int64Value". The fields are numbered from 1.
+      **fields: The type of each field, such as "int64", "repeated int64" or
+        "Int64Value". The fields are numbered from 1.
     """
     file = descriptor_pb2.FileDescriptorProto(
         name=f"bert_tf/{name}.proto",
@@ -203,7 +203,7 @@ def find_versions(base_path: str) -> dict[int, str]:
     """Returns the directories of a model's versions by version number.
 
     Raises:
-      OSError: If the path cannot be read; or one of `files.remote_errors`.
+      OSError: If a local path cannot be read; see also `files.remote_errors`.
     """
     versions = {}
     for name in files.names_in(base_path):
@@ -264,7 +264,7 @@ def walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yields the files of a directory with their sizes, times and kinds.
 
     Follows links, but enters each folder only once. A link may point to /, so
-    after `_MAX_FOLDERS` folders, yields the next folder itself and stops.
+    the walk stops after `_MAX_FOLDERS` folders and yields the next folder last.
     """
     seen = set()
     for folder, folders, names in os.walk(directory, followlinks=True):

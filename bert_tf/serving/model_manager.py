@@ -81,7 +81,7 @@ class ModelManager:
     """Keeps the configured versions of models loaded.
 
     Args:
-      warm_up: If true, runs a version's warmup requests before it serves.
+      warm_up: If true, runs a version's warmup requests before other requests.
       on_change: Called with a model's name, its version, and True if the
         version was loaded or False if it was retired.
     """
@@ -470,7 +470,7 @@ class ModelManager:
 def _check_regular(directory: str) -> None:
     """Refuses a version with a pipe, device or socket, or too many folders.
 
-    Loading could wait forever for a pipe, and take minutes for many folders.
+    Reading a pipe could block forever; reading many folders could take minutes.
     """
     for path, status in model_config.walk(directory):
         if not stat.S_ISREG(status.st_mode):

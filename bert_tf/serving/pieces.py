@@ -1,7 +1,7 @@
 """Splits large requests into pieces, so that other requests run in between.
 
 A request is large if it has more rows or longer inputs than a call may have. A
-row cannot be split, so a separate thread computes rows too long for a call.
+row cannot be split, so a row too long for a call runs in a separate thread.
 """
 
 import asyncio
@@ -52,8 +52,8 @@ class PieceScheduler:
 
     Args:
       scheduler: Computes small requests, and all pieces that fit in a call.
-      lane: Computes, on one thread, pieces that are too long for a call and
-        cannot be split. Only computations in the lane can be stopped.
+      lane: A second scheduler, with one thread, for pieces that are too long
+        for a call. Only such long pieces stop early if the client disconnects.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class PieceScheduler:
         self._options = options
         self._limits = limits
         self._piece_rows = _piece_rows(options)
-        # Maps `is_long` (a piece is too long for a call) to rows in progress.
+        # Number of rows in progress. The key True is for requests with a piece
+        # that is too long for a call, False for all other large requests.
         self._num_rows_admitted = collections.Counter()
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
         self._paddings = weakref.WeakKeyDictionary()
@@ -79,8 +80,8 @@ class PieceScheduler:
         """Returns the outputs of a call with at most `choices` choices per row.
 
         Raises:
-          RequestError: If too many requests wait, the outputs are too large or
-            the model fails.
+          RequestError: If too many requests wait, if the outputs are too large,
+            or if the model fails.
         """
         num_rows = self._num_rows(call)
         max_rows = self._options.max_rows(call.signature, call.outputs)
@@ -114,8 +115,8 @@ class PieceScheduler:
     ) -> Mapping[str, np.ndarray]:
         """Computes a piece when it gets its turn, and returns the outputs.
 
-        The turn lasts until the piece is computed, even if the client is gone.
-        Otherwise, clients that disconnect and retry could occupy many threads.
+        The turn lasts until the piece is computed, even if the client is gone,
+        so that clients that disconnect and retry cannot occupy many threads.
         """
         piece = servable, call.signature, call.inputs, call.outputs, size
         if is_long or size > batching.MAX_CALL_SIZE:
@@ -134,8 +135,8 @@ class PieceScheduler:
     async def check_tokens(self, servable: Servable, text: bytes) -> None:
         """Raises `RequestError` if a text has more tokens than a row may have.
 
-        The model's signature `tokenize` counts the tokens, at least one per 64
-        bytes. Models without `tokenize` count 256 bytes as one token.
+        The model's signature `tokenize` counts the tokens, but at least one per
+        64 bytes. Without `tokenize`, 256 bytes count as one token.
         """
         limit = self._limits.max_row_tokens
         signature = servable.signatures.get(TOKENIZE)
@@ -191,11 +192,11 @@ class PieceScheduler:
 class _Paddings:
     """The values that pad the outputs of a signature, learned from its calls.
 
-    Calls pad outputs to different lengths, so joined outputs need more padding.
+    Each call pads outputs to its own length, so joined outputs need padding.
 
     Attributes:
       rows_are_independent: True until outputs show that rows affect each other.
-      values: Maps an output to its padding value; None if the value varies.
+      values: The padding value by output name; None if it is not constant.
     """
 
     def __init__(self) -> None:

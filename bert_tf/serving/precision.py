@@ -32,7 +32,7 @@ def read(directory: str) -> str | None:
 def pack_weights(config: ServeConfig) -> None:
     """Makes TensorFlow pack weights if all newest versions are in bfloat16.
 
-    Call it before TensorFlow is imported.
+    This function must be called before TensorFlow is imported.
 
     Raises:
       UserError: If --model_config_file is invalid.

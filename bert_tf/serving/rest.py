@@ -341,7 +341,7 @@ def _json(body, status: int = 200) -> responses.Response:
 class _LargeAnswer(responses.Response):
     """A JSON answer that is sent in parts, with its memory reserved meanwhile.
 
-    An answer sent as a whole could outlive the reservation if a client is slow.
+    For a slow client, an answer sent as a whole would outlive its reservation.
     """
 
     media_type = "application/json"

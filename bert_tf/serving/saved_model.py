@@ -1,7 +1,7 @@
 """The SavedModel engine, which runs models in a session.
 
-A session's callable takes and returns NumPy arrays in a third of the time that
-a signature of `tf.saved_model.load` needs.
+To take and return NumPy arrays, a session's callable needs a third of the time
+of a signature of `tf.saved_model.load`.
 """
 
 import contextlib
@@ -145,8 +145,8 @@ class SavedModel(Servable):
 class _End:
     """Operations that let another thread end a call of a session.
 
-    Each call asserts that the next value of a queue is True. The call itself
-    adds True after its outputs. To end the call, another thread adds False.
+    Each call asserts that the next value in a queue is True. After its outputs,
+    the call adds True to the queue; to end the call, another thread adds False.
     """
 
     def __init__(self, session: tf.compat.v1.Session) -> None:

@@ -1,7 +1,7 @@
 """Search by meaning: the page and the answers for --search_file.
 
-The served model embeds all texts before the server listens, and then each
-query. The answer to a query has the texts with the largest cosines.
+The served model embeds all texts before the server listens, and embeds each
+query when it arrives. The answer has the texts nearest to the query by cosine.
 
 Shapes:
   N: number of texts.

@@ -1,6 +1,6 @@
 """Interfaces of engines and loaded model versions: `Engine`, `Servable`.
 
-Batching, REST and gRPC work only with these interfaces and NumPy arrays.
+Batching, REST and gRPC use only `Engine`, `Servable` and NumPy arrays.
 """
 
 import abc
@@ -89,7 +89,7 @@ class Signature:
     """A signature of a model.
 
     Attributes:
-      method_name: Its method, such as "tensorflow/serving/predict".
+      method_name: The API method, such as "tensorflow/serving/predict".
     """
 
     name: str
@@ -294,8 +294,8 @@ def _shape_text(shape: tuple[int | None, ...]) -> str:
 def row_sizes(inputs: Mapping[str, np.ndarray], choices: int = 1) -> np.ndarray:
     """Returns each row's size in bytes and numbers, <int64>[num_rows].
 
-    A text is computed with each choice, so its size is multiplied by `choices`.
-    A punctuation mark counts as 4 bytes, so b"a-b" has the size 6.
+    Each text is read `choices` times, so its size is multiplied by `choices`. A
+    punctuation mark counts as 4 bytes, so b"a-b" has the size 6.
     """
     return sum(_row_sizes(x, choices) for x in inputs.values())
 

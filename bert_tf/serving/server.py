@@ -248,7 +248,7 @@ class ModelServer:
             return None
         host = self._config.host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Name the protocol TCP: without it, asyncio would delay small packets.
+        # Pass IPPROTO_TCP, or else asyncio does not turn off Nagle's algorithm.
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -311,7 +311,7 @@ def watch_signals(stopped: threading.Event, grace_seconds: float) -> None:
 
     Args:
       stopped: The event that makes the main thread end the server.
-      grace_seconds: Maximum time from the first signal to the process's end.
+      grace_seconds: Maximum seconds from the first signal to the process's end.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

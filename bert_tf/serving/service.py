@@ -172,8 +172,8 @@ class Service:
         """Returns the response to a call; `request` reserves the memory for it.
 
         Raises:
-          RequestError: If there are too many rows, a row or the outputs are too
-            large, the queue is full or the model fails.
+          RequestError: If there are too many rows, if a row or the outputs are
+            too large, if the queue is full, or if the model fails.
         """
         num_rows = choices = 1
         for name, spec in call.signature.inputs.items():
@@ -230,7 +230,7 @@ class Service:
         """Counts a request, and turns its exceptions into `RequestError`.
 
         Raises:
-          RequestError: If the request fails, unless it is canceled.
+          RequestError: If the request fails, but not if it is canceled.
         """
         with self.bodies.room() as reserve:
             request = Request(reserve)
@@ -349,8 +349,8 @@ def read_examples(
     Args:
       examples: The serialized Examples, <string>[B].
       limits: Limits the number of fields of an Example.
-      strict: True if the inputs must be Examples, which are serialized again
-        after the check. If a feature had two lists, TensorFlow would read the
+      strict: True if all inputs must be Examples. The Examples are serialized
+        again, because in a feature with two lists, TensorFlow would read the
         first list, but this function checks only the last list.
 
     Raises:

@@ -1,8 +1,8 @@
 """A dev set out of the training set: --dev_fraction and validation_split.
 
 Rows are split by a hash of the text, not by position, so the order of rows does
-not matter, and equal texts are in one part. The dev set gets the same share of
-every label's texts, and takes the texts with the smallest hashes.
+not matter, and equal texts are in the same part. The dev set gets the same
+share of every label's texts, and takes the texts with the smallest hashes.
 """
 
 import dataclasses
@@ -45,11 +45,11 @@ def choose(
 
     The dev set gets `fraction` of each label's texts, rounded, but at least one
     and not all. For 0.1, the dev set gets 2 of 24 texts, or 1 of 3 texts. A
-    text with several labels is used only for the rarest label.
+    text with several labels counts only for its rarest label.
 
     Raises:
-      UserError: If the fraction is not between 0 and 1, a label has a single
-        text, or all texts are the same.
+      UserError: If the fraction is not between 0 and 1, if a label has a single
+        text, or if all texts are the same.
     """
     options.require(
         0 < fraction < 1,
@@ -145,8 +145,8 @@ def _lines(
 
     Args:
       source: The file.
-      kept: The places of the part's records, as `_place` returns them.
-      starts: The places of all records; lines between them continue a record.
+      kept: The line numbers (in SQuAD, question ids) of the part's records.
+      starts: Line numbers or ids of all records; other lines continue a record.
     """
     if isinstance(next(iter(starts)), str):
         stored = text_files.read_json(source)

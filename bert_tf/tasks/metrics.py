@@ -130,7 +130,7 @@ def compute_metrics(
       names: Keys of `METRICS`.
       label_ids: The references: <int32>[N] label ids; <int32>[N, C], 1 for the
         labels of a multi-label example; or <float32>[N] scores.
-      predictions: The predictions, in the form of `label_ids`.
+      predictions: The predictions, in the same format as `label_ids`.
 
     Raises:
       ValueError: If there is no example or the shapes differ.

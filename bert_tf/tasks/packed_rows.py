@@ -3,7 +3,7 @@
 Shapes:
   N: number of rows or texts.
   B: batch size.
-  T: length of a batch.
+  T: number of tokens in a padded row.
 """
 
 import dataclasses
@@ -157,8 +157,8 @@ def pack_texts(
       tokenizer: The tokenizer.
       max_seq_length: The maximum number of tokens in a row.
       doc_stride: The distance between the starts of windows of long texts, in
-        tokens; `text_windows.cut` chooses which text of a pair is cut. None
-        truncates long texts.
+        tokens; if None, long texts are truncated. `text_windows.cut` chooses
+        which text of a pair is cut.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
@@ -198,7 +198,7 @@ def pack_tokens(
 ) -> PackedRows:
     """Packs tokens, one or two ragged <int32>[n, None], into rows.
 
-    `segments` has the spans of `tokens` to pack into each row.
+    `segments` has the spans of `tokens` that each row consists of.
     """
     special = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id)
     values = [one.flat_values.numpy() for one in tokens]

@@ -4,7 +4,7 @@ Shapes:
   N: rows of features.
   B: batch size.
   R: replicas.
-  T: length of a batch.
+  T: number of tokens in a padded row.
 """
 
 import collections
@@ -45,8 +45,8 @@ class Computed:
     """Model outputs and the mean loss of a set of rows.
 
     Attributes:
-      outputs: Maps an output to N arrays, one per row. An axis of positions is
-        as long as the row's batch, so it may be longer than the row.
+      outputs: Maps an output to N arrays, one per row. An axis of token
+        positions includes the padding of the row in its batch.
       loss: The weighted mean of `Task.losses` over all rows; None if there are
         no labels or all weights are 0.
     """
@@ -64,8 +64,8 @@ def allowed_lengths(
       lengths: <int64>[N], lengths of rows, at most `max_seq_length`.
       max_seq_length: The greatest length.
       num_length_buckets: The maximum number of lengths, for devices that
-        compile a program for each length; 1 pads all rows to `max_seq_length`,
-        as the original does; 0 allows every multiple of 8.
+        compile a program for each length; 1 allows only `max_seq_length`, as in
+        the original; 0 allows every multiple of 8.
     """
     if num_length_buckets == 0:
         return length_buckets.every_multiple(max_seq_length)
@@ -117,10 +117,10 @@ class OutputComputer:
     ) -> Computed:
         """Returns the outputs of all rows, in order.
 
-        Rows of similar length share a batch, and the longest come first. The
-        last batch is filled up with repeated rows, so batches differ only in
-        their lengths; outputs of repeated rows are dropped. `on_rows` is called
-        after each batch with the batch's number of rows.
+        Rows of similar length share a batch, and the longest rows come first.
+        The last batch is filled up with repeated rows, so batches differ only
+        in their lengths; outputs of repeated rows are dropped. `on_rows` is
+        called after each batch with the batch's number of rows.
 
         Raises:
           UserError: If a row is longer than every length in `lengths`.
@@ -163,7 +163,7 @@ class OutputComputer:
         """Computes one batch.
 
         Returns:
-          The outputs, [B, ...] each; sums of losses and weights, <float64>[2].
+          Outputs [B, ...], and the sums of losses and weights, <float64>[2].
         """
         tensors = {name: tf.constant(value) for name, value in batch.items()}
         outputs, sums = self._function(tensors)(tensors, tf.constant(is_row))

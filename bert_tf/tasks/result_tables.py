@@ -197,7 +197,7 @@ def score_scatter_text(
       predictions: <float32>[N].
     """
     edges = np.linspace(references.min(), references.max(), _NUM_RANGES + 1)
-    # The greatest score is at the end of the last range, so clip its index.
+    # Clip the index, or else the greatest score would be after the last range.
     ranges = np.clip(
         np.searchsorted(edges, references, side="right") - 1, 0, _NUM_RANGES - 1
     )

@@ -90,7 +90,7 @@ def read_for_evaluation(
 
     Returns:
       For training, {}, because only flags name the columns. For evaluation,
-      the model's task.json; None if the model's kind is not `kind`.
+      task.json, or None if the model's kind is not `kind`.
     """
     check_model(config)
     if config.do_train:
@@ -135,11 +135,11 @@ def check_inputs(
 ) -> None:
     """Checks a file to predict: columns and rows; labels are not read.
 
-    Some files are checked only after the model is loaded: large files, files
-    that can be read only once, such as pipes, and files of unknown tasks.
+    Skips large files, files that can be read only once, such as pipes, and
+    files of unknown tasks; they are checked after the model is loaded.
 
     Args:
-      task: The task, None if it is not known.
+      task: The task; None if it is not known.
       path: The file.
       keep_empty: Whether texts of classification may be empty.
       kept_columns: Further columns that must exist.

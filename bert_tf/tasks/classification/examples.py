@@ -109,9 +109,9 @@ def read_examples(
     Args:
       path: A file that `tables.read_table` reads.
       columns: The columns to read.
-      problem_type: "single_label", "regression" (a number) or "multi_label":
-        any number of labels, in a JSON list or joined by a separator.
-      labels: The allowed labels; None allows any label, for training data.
+      problem_type: "single_label", "regression" (a number) or "multi_label". A
+        multi-label row has a JSON list, or labels joined by `label_separator`.
+      labels: The allowed labels; if None, all labels, as for training data.
       may_lack_labels: Whether all rows may lack a label, as in a test file.
       label_separator: The separator of the labels in a multi-label row.
 
@@ -162,8 +162,8 @@ def make_example(
     """Returns the example of a row with one or two columns of text.
 
     Raises:
-      UserError: If a text is missing or not a string, or if it is empty without
-        `may_be_empty`.
+      UserError: If a text is missing or not a string, or if it is empty and
+        `may_be_empty` is False.
     """
     where = f"{path}, line {row.line}"
     texts = [
@@ -191,8 +191,8 @@ def read_text(
     """Returns the text in a column of a row.
 
     Raises:
-      UserError: As for `make_example`. The message begins with `where`; for an
-        empty text it ends with `or_else`.
+      UserError: As for `make_example`. The message begins with `where`; if the
+        text is empty, the message ends with `or_else`.
     """
     text = values.get(column)
     if not isinstance(text, str):
@@ -304,14 +304,14 @@ def read_texts(
 ) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
-    Reads the first of `choices` whose columns are all in the file. An empty
-    text is an error unless `keep_empty` is True; the error's message ends with
-    `or_else`.
+    Uses the first entry of `choices` whose columns are all in the file. An
+    empty text is an error unless `keep_empty` is True; the error's message ends
+    with `or_else`.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a text
-        is empty or not a string, or if only later rows of a .jsonl file have a
-        second text.
+        is empty or not a string, or if later rows of a .jsonl file add a second
+        text.
     """
     table = tables.read_table(path)
     columns = next(
@@ -360,9 +360,9 @@ def parse_row(
     """Converts a Python value to an example.
 
     Args:
-      row: A text; a pair of texts; or a mapping with the columns of one of
-        `choices`. Other keys are ignored.
-      choices: Possible columns, one for a text, two for a pair.
+      row: A text, a pair of texts, or a mapping with all columns of an entry of
+        `choices`; other keys are ignored.
+      choices: Possible column names, one name for a text, two for a pair.
       may_be_empty: Whether texts may be empty, as in requests to a server.
 
     Raises:
@@ -395,7 +395,7 @@ def choose_columns(
     """Returns the first of `choices` with all its columns in `names`.
 
     Raises:
-      UserError: If no choice has all its columns in `names`.
+      UserError: If each entry of `choices` has a column that is not in `names`.
     """
     for columns in choices:
         if set(columns) <= set(names):
@@ -456,12 +456,12 @@ def read_official(
     Leaves out rows if annotators did not agree on a label ("-") or the number
     of columns is wrong. Rows with an empty text are kept, as in the original.
     Logs how many rows are left out, and how many have an empty text.
-
-    XNLI's dev and test are read only in `language`. Test files may lack labels.
+    Of XNLI's dev and test sets, only the examples in `language` are read. Test
+    files may lack labels.
 
     Raises:
-      UserError: If the file is not a valid table or lacks a column, a row is
-        broken (unless `task.has_broken_rows`), or a label is missing or
+      UserError: If the file is not a valid table or lacks a column, if a row is
+        broken (unless `task.has_broken_rows`), or if a label is missing or
         unknown.
     """
     broken: list[int] = []

@@ -27,14 +27,14 @@ _NUMBERED_ENTAILMENT = {"0": "entailment", "1": "not_entailment"}
 class GlueTask(OfficialFiles):
     """A task with official files; its title is also the name of its folder.
 
-    Attributes, in addition to the attributes of `OfficialFiles`:
-      texts: The columns of the text or pair, for each edition of the files.
+    Attributes:
+      texts: For each edition of the files, its columns of texts, one or two.
       labels: The labels in the order of their ids; None for regression.
       metrics: Names in `metrics.METRICS`. The first name is the metric in the
         paper, and selects the best model.
       label_columns: The possible names of the label's column; the first that
         exists is read.
-      aliases: Other spellings of the labels.
+      aliases: Maps other spellings of labels to the labels.
       columns_of_longer_rows: Column names for rows with more fields than the
         header.
       submissions: Maps a split to the name of the file to submit for it.

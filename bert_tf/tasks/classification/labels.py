@@ -122,8 +122,8 @@ def parse_label(
     """Converts a Python value to a label.
 
     Args:
-      value: The name or the index of a label; for several labels a list of
-        names, or a 0 or 1 for each label; for regression a number.
+      value: For one label, its name or index. For several labels, a list of
+        names or indices, or a 0 or 1 for each label. For regression, a number.
       labels: The labels in the order of their indices.
       problem_type: The problem type.
 

@@ -1,7 +1,7 @@
 """The classification and regression task, for texts and pairs of texts.
 
 Shapes:
-  N: number of rows of features, or of examples.
+  N: number of rows; in `convert_labels`, number of examples.
   B: batch size.
   L: number of labels; 1 for regression.
 """
@@ -65,7 +65,7 @@ def convert_examples_to_features(
       labels: L labels in the order of their ids; unused for regression.
       problem_type: The problem type of the labels.
       doc_stride: The distance between the starts of windows of long texts, in
-        tokens (see `text_windows.cut`); None truncates long texts.
+        tokens (see `text_windows.cut`); if None, long texts are truncated.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
@@ -121,12 +121,12 @@ class ClassificationTask(ClassificationFiles, task.Task):
     Attributes:
       metric_names: Keys of `metrics.METRICS`; the first selects the best model.
       doc_stride: The distance between the starts of windows of long texts, in
-        tokens; None truncates long texts.
+        tokens; if None, long texts are truncated.
       head: "linear" or "bilstm".
       head_dropout_prob: Dropout between encoder and head.
       pooling: How token vectors are combined into one vector for the head, as
-        in `EmbeddingsTask`; None gives the head the pooler's vector.
-      normalize: Whether the combined vector is scaled to length 1.
+        in `EmbeddingsTask`; if None, the head gets the pooler's vector.
+      normalize: Whether the combined vector is scaled to an L2 norm of 1.
     """
 
     metric_names: tuple[str, ...]
@@ -259,8 +259,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
         Args:
           outputs: `logits` <float>[N, L].
-          texts: <int>[N], the text of each row, ascending; None if each text
-            has one row.
+          texts: <int>[N], ascending, the index of each row's text; None if each
+            text has one row.
 
         Returns:
           `score` <float>[texts]; or `probabilities` <float>[texts, L] with
@@ -379,7 +379,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         """Returns the probabilities of answers, and whether they are correct.
 
         A text's answer is its most probable label. In multi-label tasks, each
-        label has an answer, such as "no" with 0.8 for the probability 0.2.
+        label has a yes-no answer; 0.2 for a label is "no" with probability 0.8.
         """
         values = np.stack(predictions)
         if self.problem_type == "single_label":
@@ -439,11 +439,11 @@ class ClassificationTask(ClassificationFiles, task.Task):
         """Writes the original's test_results.tsv, plots and tables.
 
         test_results.tsv is for the first test set; other test sets have names
-        such as test_mismatched_results.tsv. If examples have labels, adds a
-        plot and a table, which are confusion_matrix.png and .txt for single
-        labels, label_scores.png and .txt for multi-label problems, and
-        score_scatter.png and .txt for scores. Probabilities add calibration.png
-        and .txt. Names of plots and tables begin with the split, if not "dev".
+        such as test_mismatched_results.tsv. If examples have labels, also
+        writes a plot (.png) and a table (.txt), named confusion_matrix for
+        single labels, label_scores for multi-label problems and score_scatter
+        for regression. Except for regression, also writes calibration.png and
+        .txt. Names of plots and tables begin with the split, except for dev.
         """
         if split.split("_")[0] == TEST:
             is_first = split == self.splits(TEST)[0]
@@ -510,7 +510,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
         """Returns True for the same or a similar official task.
 
-        Custom tasks fit any task, because the caller compares labels.
+        For custom tasks, returns True, because the caller compares the labels.
         """
         return glue_tasks.are_alike(self.name, stored.get("name"))
 

@@ -46,7 +46,7 @@ class EmbeddingsFiles(TaskFiles):
 
         Raises:
           UserError: If the file is not a valid table or lacks a column, or a
-            text is not a string, or is empty without `keep_empty`.
+            text is not a string, or is empty and `keep_empty` is False.
         """
         columns = [Columns(x) for x in TEXT_COLUMNS]
         return classification_examples.read_texts(path, columns, keep_empty, "")
@@ -69,8 +69,8 @@ class PairFiles(EmbeddingsFiles):
         """Reads groups of texts.
 
         Raises:
-          UserError: If the file is not a table with these columns, has fewer
-            than two different positives, or a row is invalid (see `parse`).
+          UserError: If the file is no table with these columns, if it has fewer
+            than two different positives, or if a row is invalid (see `parse`).
         """
         path = self.files[split]
         table = tables.read_table(path)

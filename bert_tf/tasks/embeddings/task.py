@@ -51,7 +51,7 @@ class EmbeddingsTask(EmbeddingsFiles, task.Task):
 
     Attributes:
       pooling: How token vectors are combined; see `heads.pool_tokens`.
-      normalize: Whether each vector has length 1.
+      normalize: Whether each vector is scaled to an L2 norm of 1.
     """
 
     pooling: str = "mean"
@@ -138,8 +138,8 @@ class PairsTask(PairFiles, EmbeddingsTask):
 
     Anchors are trained to be closer to their positive than to the other texts
     of all rows in a step (`in_batch_losses`). If pairs have scores, the cosine
-    of a pair's vectors is trained to equal its score. On dev, each anchor
-    searches the positives and negatives of the whole file.
+    of a pair's vectors is trained to equal its score. If the dev file has no
+    scores, all its positives and negatives are ranked for each anchor.
     """
 
     def _is_scored(self, kind: str) -> bool:
@@ -247,9 +247,9 @@ def in_batch_losses(
 ) -> tf.Tensor:
     """Returns the cross entropy of each anchor's choice among all candidates.
 
-    A row's candidates are the positives and negatives of all rows. Other texts
-    that may be right are excluded if they equal the row's anchor or positive,
-    or are positives of rows with the same anchor. Rows (a, p) and (b, q) both
+    A row's candidates are the positives and negatives of all rows. Besides its
+    own positive, a row has no candidates that equal its anchor or positive, or
+    are positives of rows with the same anchor. Rows (a, p) and (b, q) both
     choose among p and q; rows (a, p) and (a, q) have one candidate each.
 
     Args:
@@ -287,12 +287,12 @@ def score_retrieval(
     """Returns the nDCG and the mean reciprocal rank of the first 10 texts.
 
     Each distinct anchor searches all distinct positives and negatives for its
-    own positives. The anchor's text is left out unless it is such a positive. A
-    single relevant text at rank 2 gives nDCG 0.63 and reciprocal rank 0.5.
+    own positives. The anchor's text is left out unless it is also a positive.
+    One relevant text at rank 2 gives nDCG 0.63 and reciprocal rank 0.5.
 
     Args:
       groups: Anchor, positive and maybe negative of each example.
-      units: <float32>[N, C, H], the texts' embeddings, of length 1.
+      units: <float32>[N, C, H], the texts' embeddings, with an L2 norm of 1.
     """
     _, places, ids = np.unique(
         np.array(groups, object), return_index=True, return_inverse=True

@@ -35,7 +35,7 @@ class MultipleChoiceExample:
       guid: The example's file and line, as "val.csv:12".
       context: The text that the choices continue or answer, or None.
       choices: Two or more choices.
-      names: The name of each choice: its column, or its index.
+      names: The name of each choice, which is its column or its index.
       label: The index of the correct choice, or None if it is unknown.
     """
 
@@ -54,8 +54,8 @@ class Columns:
       choices: The columns of choices; a single column has lists of choices.
       context: The context, or None.
       start: The words that all choices of a row begin with, or None.
-      label: The column of correct choices, each given as a column name or an
-        index from 0; or None.
+      label: The column that names each row's correct choice, by column or by
+        index from 0; None if there is no such column.
       right: The column in `choices` that is correct in every row; None if there
         is a `label`.
     """
@@ -140,8 +140,8 @@ def read_examples(
     """Reads examples with their correct choices.
 
     If the correct choice is always in the same column, the choices of each row
-    are shuffled, depending only on the row's line. Otherwise, a model that
-    scores all choices equally could seem perfect, as the first choice wins
+    are shuffled, depending only on the row's line number. Without this, a model
+    that scores all choices equally could seem perfect, as the first choice wins
     ties. A model scores choices separately, so their order does not matter.
 
     Args:
@@ -153,8 +153,8 @@ def read_examples(
 
     Raises:
       UserError: If the file is not a valid table or lacks a column. If a text
-        is empty or not a string, a row has fewer than two choices, or a label
-        is missing or not a choice.
+        is empty or not a string, if a row has fewer than two choices, or if a
+        label is missing or not a choice.
     """
     table = tables.read_table(
         path, columns_without_header=columns_without_header
@@ -206,8 +206,8 @@ def parse_row(row: Any, columns: Columns) -> MultipleChoiceExample:
     """Converts a mapping to an example.
 
     Args:
-      row: Maps columns to texts, or is {"context": text, "choices": [text,
-        ...]}; other keys are ignored.
+      row: A mapping of columns to texts, or of "context" to a text and
+        "choices" to a list of texts; other keys are ignored.
       columns: The columns of the training data.
 
     Raises:

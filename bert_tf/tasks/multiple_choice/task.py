@@ -7,7 +7,7 @@ Shapes:
   N: number of examples.
   B: batch size.
   C: the maximum number of choices.
-  T: length of a batch.
+  T: number of tokens in a padded row.
 """
 
 import dataclasses
@@ -227,7 +227,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
     ) -> dict[str, Any]:
         """Returns the most probable choice and all choices' probabilities.
 
-        Indices and order are as in the file, before `read` shuffles choices.
+        Choices have the indices and the order of the file, before any shuffle.
         """
         values = prediction.probabilities.tolist()
         indices = self._indices(example)

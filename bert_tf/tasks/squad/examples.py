@@ -50,14 +50,14 @@ class SquadExample:
       doc_token_starts: The offset of each word in the paragraph, in characters.
       context: The paragraph.
       orig_answer_text: The answer; "" if there is none, None outside training.
-      start_position: The answer's first word; -1 if there is no answer, None
-        outside training.
-      end_position: The answer's last word; -1 or None like `start_position`.
+      start_position: The index of the answer's first word; -1 if there is no
+        answer, None outside training.
+      end_position: The last word's index; -1 or None like `start_position`.
       is_impossible: True if the paragraph does not answer the question.
       answers: The reference answers for scoring; empty if there is no answer,
         None if the file does not have them.
-      answer_start: The answer's first character in unspaced text, where one
-        word may be the whole paragraph; None in other texts.
+      answer_start: The offset of the answer's first character in text without
+        spaces, where a word may be the whole paragraph; None in other texts.
     """
 
     qas_id: str
@@ -114,7 +114,7 @@ def read_dataset(
     dropped and not checked.
 
     Raises:
-      UserError: If the file is invalid; the message names the place in it.
+      UserError: If the file is invalid; the message names the invalid place.
     """
     dataset = text_files.require_value(
         text_files.read_json(input_file), "data", list, input_file
@@ -197,16 +197,16 @@ def build_examples(
     """Converts each question to an example.
 
     Training leaves out questions if the paragraph lacks the answer at its
-    offset, and logs at most `max_ids` of their ids; None logs all ids. Offsets
-    are read only in training. Answers are unknown if all lists of answers are
-    empty and no question has "is_impossible".
+    offset, and logs at most `max_ids` of their ids (if None, all ids). Only
+    training reads the answers' offsets. Answers are unknown if all lists of
+    answers are empty and no question has "is_impossible".
 
     Source: read_squad_examples (run_squad.py:227-306 of the original).
 
     Raises:
-      UserError: In training, if no question is left, or if a question lacks
-        its answer or, with `version_2_with_negative`, has neither "answers" nor
-        "is_impossible".
+      UserError: In training, if no question is left or a question has no
+        answer. With `version_2_with_negative`, a question may have no answer,
+        but must have "answers" or "is_impossible".
     """
     examples = []
     unmatched = []
@@ -443,8 +443,8 @@ def parse_question(row: Any) -> SquadExample:
     """Converts a Python value to an example.
 
     Args:
-      row: {"question": ..., "context": ...}, optionally with an "id", or a
-        pair (question, context).
+      row: A mapping with "question", "context" and optionally "id", or a pair
+        (question, context).
 
     Raises:
       UserError: If `row` has another form, or a text is empty.
@@ -478,8 +478,8 @@ class SquadFiles(TaskFiles):
         paragraph lacks the answer.
 
         Raises:
-          UserError: If the file is invalid or has nothing to train on, or a
-            question to score has no answer without `version_2_with_negative`.
+          UserError: If the file is invalid or has nothing to train on, or if an
+            evaluated question of SQuAD 1.1 has no answer.
         """
         path = self.files[split]
         is_training = split.split("_")[0] == TRAIN

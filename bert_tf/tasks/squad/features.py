@@ -47,9 +47,9 @@ class InputFeatures:
       is_max_context: For each paragraph token, whether no other window has more
         context for the token, <bool>[tokens].
       is_query_truncated: Whether the question was too long.
-      start_position: The answer's first token in `input_ids`; 0, the position
-        of [CLS], if the window lacks the answer; None outside training.
-      end_position: The answer's last token; 0 or None like `start_position`.
+      start_position: The answer's first token, as a position in `input_ids`; 0
+        ([CLS]) if the window lacks the answer; None outside training.
+      end_position: The last token's position; 0 or None like `start_position`.
       is_impossible: True if the example's paragraph does not have the answer.
       offsets: The start and end of each paragraph token in the paragraph, in
         characters, <int32>[tokens, 2], without trailing invisible characters;
@@ -211,7 +211,7 @@ class _Document:
     Attributes:
       ids: <int32>[n].
       word_indices: The index of each token's word, <int32>[n].
-      first_tokens: <int>[words + 1], indices of words' first tokens, then n.
+      first_tokens: <int>[words + 1], each word's first token; the last is n.
     """
 
     def __init__(self, example: SquadExample, tokens: _Tokens) -> None:
@@ -292,10 +292,10 @@ def _find_max_context(
 ) -> np.ndarray:
     """Returns the window with the most context for each token: <int>[n].
 
-    A token's score in a window is the number of tokens on its shorter side,
-    plus 0.01 times the window's length. On a tie the first window wins. If the
-    windows have tokens 0-3 and 2-5, token 2 scores 1.04 in the first window and
-    0.04 in the second; token 3 scores 0.04 and 1.04.
+    A token's score in a window is its distance from the nearer end, plus 0.01
+    times the window's length. On a tie the first window wins. If the windows
+    have tokens 0-3 and 2-5, token 2 scores 1.04 in the first window and 0.04 in
+    the second; token 3 scores 0.04 and 1.04.
 
     Source: _check_is_max_context (run_squad.py:513-547 of the original).
     """

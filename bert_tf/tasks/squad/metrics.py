@@ -38,8 +38,8 @@ def evaluate(
       version_2_with_negative: Whether some questions have no answer.
 
     Returns:
-      For SQuAD 1.1 `exact_match` and `f1`. For 2.0 `exact`, `f1` and `total`,
-      also with `HasAns_` or `NoAns_` for questions with or without an answer.
+      For SQuAD 1.1 `exact_match` and `f1`. For 2.0 `exact`, `f1` and `total`;
+      the prefix `HasAns_` or `NoAns_` marks questions with or without answer.
 
     Raises:
       UserError: If a question has no list of reference answers, if the list is
@@ -122,8 +122,8 @@ def find_best_threshold(
         best = prediction.best_non_null
         if_answered.append(_score(example, best.text if best else "")[1])
         if_not.append(_score(example, "")[1])
-    # A threshold answers each question with odds up to the threshold. So sort
-    # by odds: a threshold's gain is the sum of all gains up to it.
+    # Questions with null odds up to the threshold are answered. So after
+    # sorting by odds, the cumulative sums are the gains of the thresholds.
     order = np.argsort(null_odds, kind="stable")
     odds = np.array(null_odds)[order]
     unanswered = _PERCENT * np.array(if_not)

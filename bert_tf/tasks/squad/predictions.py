@@ -159,8 +159,8 @@ def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
     """Finds a prediction in the raw words; counts characters without spaces.
 
     The prediction "steve smith" in "Steve Smith's" becomes "Steve Smith". The
-    normalized words without spaces are aligned with the raw words. If lengths
-    differ or the words lack the prediction, all raw words are the answer.
+    normalized words are aligned with the raw words, ignoring spaces. If the
+    lengths differ or the prediction is not found, all raw words are the answer.
 
     Source: get_final_text (run_squad.py:927-1020 of the original).
 
@@ -194,8 +194,8 @@ def predict_answers(
 
     Source: write_predictions (run_squad.py:741-924 of the original).
 
-    `logits` has the logits of starts and of ends for each window, <float>[T]
-    each, with T at least the number of tokens.
+    `logits` has a pair of arrays <float>[T] for each window, the logits of
+    starts and of ends; T is at least the window's number of tokens.
 
     `n_best_size` is the number of starts and ends tried in each window, and of
     answers kept; `max_answer_length` is in tokens. Without `original_texts`,

@@ -43,11 +43,11 @@ class SquadTask(SquadFiles, task.Task):
       max_answer_length: The maximum number of tokens in an answer.
       null_score_diff_threshold: "No answer" is predicted if its score minus the
         best answer's score exceeds this threshold. None means that no threshold
-        is chosen yet, so that the original's 0 applies.
+        is chosen yet; then 0 is used, as in the original.
       mask_padding: Whether padding is masked in training and prediction, so
-        that results do not depend on the length of a batch. The original does
-        not mask it: padding takes part in the softmax and may be among the n
-        best starts and ends, so all batches must have the same length.
+        that results do not depend on the length of a batch. In the original,
+        padding takes part in the softmax and may be among the n best starts and
+        ends, so all batches must have the same length.
     """
 
     max_seq_length: int = 384
@@ -153,8 +153,8 @@ class SquadTask(SquadFiles, task.Task):
     ) -> list[SquadPrediction]:
         """Returns the n best answers of each example, over its windows.
 
-        If the task has `files`, the answers' texts equal the original's.
-        `outputs` may be empty: paragraphs without words have no windows.
+        If the task has `files`, answers have the original's texts. `outputs`
+        may be empty, because paragraphs without words have no windows.
         """
         logits = []
         for window, *pair in zip(

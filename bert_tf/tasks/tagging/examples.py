@@ -1,6 +1,6 @@
 """Tagging examples: sentences with tags in CoNLL-2003's format, or raw text.
 
-A line has a word and its other columns, an empty line ends a sentence, and
+A line has columns with a word and its tag, an empty line ends a sentence, and
 -DOCSTART- starts a document. In a table, each row is a sentence. Files may have
 tags of any scheme in `schemes`; examples always have IOB2.
 """
@@ -68,9 +68,9 @@ class TaggingExample:
     Attributes:
       words: The words, as they are in the file.
       tags: The words' tags in IOB2, or None.
-      document: The number of the document, whose sentences are consecutive;
+      document: The document's index, equal for its consecutive sentences;
         `ALONE` if the sentence is a document by itself.
-      line: The line of the first word, from 1; 0 if there is no file.
+      line: The line number of the first word, from 1; 0 if there is no file.
       offsets: The start and end of each word in raw text, in characters; None
         without raw text.
     """
@@ -104,27 +104,27 @@ def read_examples(
 
     Columns are separated by commas in .csv files. Other files separate columns
     by tabs if the first line with a word has a tab, else by spaces. In a
-    .jsonl, .json or .parquet file, a row is a sentence. A row has a list
-    "words" or "tokens" and a list "tags", "ner_tags" or "labels" (or the named
-    columns). Alternatively, a row has a "text" and a list of [start, end,
-    label] under "label" or "labels".
+    .jsonl, .json or .parquet file, a row is a sentence. Such a row has a list
+    "words" or "tokens" and a list "tags", "ner_tags" or "labels", or lists in
+    the columns that the arguments name. Alternatively, a row has a "text" and a
+    list of [start, end, label] under "label" or "labels".
 
     Args:
       path: The file; if it ends in ".gz", it is decompressed.
-      word_column: The number of the column of words, from 0 or from -1
-        backwards, or its name in the first line, which is then a header.
-      tag_column: The column of tags, like `word_column`; None for no tags.
+      word_column: The column of words, as an index (-1 is the last column) or
+        as a name in the first line, which is then a header.
+      tag_column: The column of tags, as an index or a name; None for no tags.
       may_lack_tags: If True, a file may lack the column of the tags.
-      sentence_column: A column with the number or name of the sentence. A new
-        value begins a sentence; an empty value continues the sentence.
-      comment_prefix: Lines with this prefix before a sentence are skipped. None
-        skips a line that begins with "#" if the number of columns is not the
-        usual one, or if the line begins like "# id".
+      sentence_column: A column with the sentence's index or name, where a new
+        value begins a sentence and an empty value continues it.
+      comment_prefix: Lines with this prefix before a sentence are skipped. If
+        None, lines with "#" are skipped, but only if they begin like "# id" or
+        have more or fewer columns than other lines.
       tag_names: The names of the tags, if the file has their indices instead.
 
     Raises:
-      UserError: If there is no word, the number of columns varies, a word or
-        the chosen column is missing, or a tag fits no scheme.
+      UserError: If there is no word, if the number of columns varies, if a word
+        or the chosen column is missing, or if a tag fits no scheme.
     """
     if tables.file_ending(path) in _RECORDS:
         examples = _read_records(path, word_column, tag_column)
@@ -428,7 +428,7 @@ def count_unknown_types(
 ) -> collections.Counter[str]:
     """Counts the entities of each type that has no label.
 
-    Entities of a type without label cannot be predicted and count as missed.
+    Entities of a type without a label cannot be predicted and count as missed.
     """
     known = set(labels)
     return collections.Counter(
@@ -449,18 +449,18 @@ def read_inputs(
 
     The ending of the file (before .gz) determines its format:
 
-    - .csv, .jsonl, .json, .parquet: a table, one example per row. The column
-      "text" has raw texts. Tables other than .csv may have lists of words
-      instead, in the column `word_column`, "words" or "tokens". A .csv without
-      "text" is read as columns if there is a `sentence_column`.
-    - .tsv: a table if its first line has a column "text", does not end with a
-      tag, and "text" is not `word_column`; else columns.
-    - .txt: raw text, one example per line. A .txt file is read as columns if
-      there is a `sentence_column` or `comment_prefix`, if a line begins with
-      -DOCSTART-, or if the first sentence has tags. All lines of this sentence,
-      except comments, then have one number of fields, at least two, and end in
-      a tag. Files without tags, or with tags such as PER, need another ending.
-    - .conll and all further endings: columns, one example per sentence.
+    - A .csv, .jsonl, .json or .parquet file is a table, with one example per
+      row. The column "text" has raw texts. Tables other than .csv may have
+      lists of words instead, in the column `word_column`, "words" or "tokens".
+      A .csv file without "text" has columns if there is a `sentence_column`.
+    - A .tsv file is a table if its first line has a column "text", does not end
+      with a tag, and `word_column` is not "text"; else it has columns.
+    - A .txt file has columns if `sentence_column` or `comment_prefix` is given,
+      if it begins with -DOCSTART-, or if its first sentence's lines end in tags
+      and have equally many fields, at least two. Other .txt files have raw
+      text, one example per line. Columns without tags, or with tags such as
+      PER, need another ending.
+    - Any other file, such as .conll, has columns, one example per sentence.
 
     Raises:
       UserError: If the file does not have the format of its ending.
@@ -510,7 +510,7 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
     Args:
       row: A raw text, a list of words, or a mapping that has a raw text or a
         list of words under "text", "words" or "tokens".
-      column: The key to read in a mapping; None finds the key.
+      column: The key to read in a mapping; if None, the key is detected.
 
     Raises:
       UserError: If `row` has none of these forms.
@@ -546,8 +546,8 @@ def open_texts(path: str, word_column: int | str) -> tuple[tables.Table, str]:
     """Opens a table of raw texts or of lists of words.
 
     Returns:
-      The table, and the column to read: `word_column` if it exists, else
-      "text", "words" or "tokens".
+      The table and the column to read, which is `word_column` if it exists,
+      else "text", "words" or "tokens".
 
     Raises:
       UserError: If no such column exists, or if "text" and "words" both exist.
@@ -598,11 +598,10 @@ class TaggingFiles(TaskFiles):
     Attributes:
       labels: "O" and the tags B-type and I-type of each type; empty until the
         training data are read.
-      word_column: The column of the words: a number or a name, as for
-        `read_examples`.
+      word_column: The column of the words, as for `read_examples`.
       tag_column: The column of the tags.
       sentence_column, comment_prefix, tag_names: See `read_examples`.
-      context: The unit that a window may span: "document" or "sentence".
+      context: The largest unit that a window spans, "document" or "sentence".
     """
 
     kind: ClassVar[str] = "tagging"
