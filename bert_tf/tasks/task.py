@@ -91,8 +91,8 @@ class Task(TaskFiles):
       max_seq_length: The maximum number of tokens in a row.
     """
 
-    # The name of an output: each row's loss needs this output of all rows, so a
-    # step computes it first. None if a row's loss depends only on the row.
+    # If this names an output, each row's loss depends on this output of all
+    # rows, so a step computes it first. If None, rows are independent.
     coupled: ClassVar[str | None] = None
 
     max_seq_length: int = 128
@@ -111,7 +111,7 @@ class Task(TaskFiles):
     def reads_padding(self) -> bool:
         """True if the loss or predictions depend on outputs of padding.
 
-        If False, `--unpad` may skip padding, so hidden states of padding are 0.
+        If False, `--unpad` may skip padding; its hidden states are then 0.
         """
         return False
 
@@ -213,9 +213,9 @@ class Task(TaskFiles):
     ) -> dict[str, tf.Tensor]:
         """Returns the answers of an export, eagerly or in graph.
 
-        By default, answers are `select_outputs`, averaged over a text's rows.
-        `texts` <int>[N], ascending, is the index of each row's text; None if
-        each text has one row.
+        By default, an answer is the mean of `select_outputs` over a text's
+        rows. `texts` <int>[N], ascending, is the index of each row's text; None
+        if each text has one row.
         """
         selected = self.select_outputs(outputs)
         if texts is None:
@@ -270,7 +270,7 @@ class Task(TaskFiles):
         """Returns the task with a decision threshold chosen on dev.
 
         SQuAD 2.0, for instance, chooses the threshold of "no answer".
-        `predict(task)` returns the predictions of `task`, maybe a changed copy.
+        `predict` takes this task or a changed copy and returns its predictions.
         """
         del examples, predict
         return self
@@ -340,7 +340,7 @@ class Task(TaskFiles):
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
         """Returns True if a stored model was trained for an equivalent task.
 
-        `stored` is the model's task.json. Callers also compare head and labels.
+        `stored` is the model's task.json. The caller compares head and labels.
         """
         del stored
         return True

@@ -48,8 +48,8 @@ class SplitKey(NamedTuple):
     """The text and labels of an example, by which `dev_split` splits.
 
     Attributes:
-      text: The text, or several as JSON values; equal texts stay in one split.
-      labels: The labels, or (); both splits get texts of each label.
+      text: The text, or a tuple of texts; equal values stay in one split.
+      labels: The labels, or () if none. Each split gets texts of each label.
     """
 
     text: Any
@@ -176,7 +176,7 @@ class TaskFiles(abc.ABC):
       name: The task's name in flags and results, such as "mrpc".
       files: Maps splits to files; splits are "train", "dev" and "test", or
         begin with one of these names, as "dev_mismatched" does.
-      data: Maps the splits that have been loaded to their data.
+      data: Maps each split that `load` has read to its data.
     """
 
     # The kind of head, a key of `weight_map.HEADS`.
@@ -216,7 +216,7 @@ class TaskFiles(abc.ABC):
     def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the constructor's arguments that task.json has.
 
-        By default, these are the values of fields that are not null.
+        By default, keeps all values that are not null and belong to a field.
         """
         names = {x.name for x in dataclasses.fields(cls)}
         return {

@@ -93,11 +93,11 @@ class Matcher:
     """Finds added tokens in texts, each by its pattern.
 
     Args:
-      tokens: Rows of `Vocabulary.added_tokens`, [K].
+      tokens: [K], elements of `Vocabulary.added_tokens`.
       patterns: The string to find for each token, [K]; "" finds nothing. If
         patterns are equal, the first token wins; in transformers, any may win.
-      is_normalized: Whether `normalizer.Normalizer` has normalized the texts;
-        if so, Chinese characters are words, as if between spaces.
+      is_normalized: Whether `normalizer.Normalizer` has normalized the texts.
+        In normalized text, each Chinese character is a word of its own.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Matcher:
         if self._separate:
             ends &= ~_matches(texts, rf"\C*[{self._separate}]")
             starts &= ~_matches(texts, rf"[{self._separate}]\C*")
-        # If the piece beside a match is empty, test the adjacent match instead.
+        # If a piece is empty, test the match beyond it for an adjacent letter.
         empty, before, after = texts == "", _previous(rows, -1), _next(rows, -1)
         ends |= empty & (before == rows) & _previous(ends)
         starts |= empty & (after == rows) & _next(starts)

@@ -1,9 +1,9 @@
 """Learning a WordPiece vocabulary from word counts.
 
 tensorflow_text's learner finds the wordpieces that occur at least N times. This
-module searches for the N that gives the requested size. It also chooses an
-alphabet that has only characters of the text, and may have more than 1,000.
-Rarer wordpieces or unused tokens fill the vocabulary up to exactly this size.
+module searches for the N that gives the requested size. The alphabet has only
+characters of the text, and may exceed the learner's limit of 1,000 characters.
+Rarer wordpieces or unused tokens fill the vocabulary to the requested size.
 """
 
 import collections
@@ -47,10 +47,10 @@ class WordStatistics:
     Attributes:
       words: The most frequent words and their counts, most frequent first.
       starts: Count of each character at the start of a word.
-      insides: Count of each character further inside a word.
+      insides: Count of each character at all positions of words but the first.
       num_words: Number of words.
       num_distinct_words: Number of distinct words.
-      num_too_long: Words of more than 200 characters, which are always [UNK].
+      num_too_long: Number of words of more than 200 characters (always [UNK]).
     """
 
     words: list[tuple[str, int]]
@@ -134,10 +134,10 @@ def learn(
 ) -> LearnedVocabulary:
     """Learns a vocabulary of exactly `vocab_size` lines.
 
-    The order follows bert-base-uncased: special and unused tokens with [UNK]
-    on line 100 (counted from 0), single characters, then wordpieces by
-    descending frequency. If the text gives too few wordpieces, more unused
-    tokens fill the end. `num_unused` is at least 99.
+    As in bert-base-uncased, special and unused tokens come first, with [UNK] on
+    line 100 (counted from 0). Single characters follow, then wordpieces by
+    descending frequency. If the text gives too few wordpieces, the last lines
+    are unused tokens, too. `num_unused` is at least 99.
 
     Raises:
       UserError: If `vocab_size` is too small for the single characters.
@@ -195,10 +195,10 @@ def choose_alphabet(
     """Returns the single-character tokens that start and continue words.
 
     The most frequent characters, which make up `character_coverage` of the
-    text, get tokens. A character gets a token for the start of words, for the
-    inside of words, or both, as it occurs. A rarer character gets tokens only
-    if it is at least as frequent as the rarest word that could get a line, and
-    only until half of the `room` lines are taken.
+    text, get tokens. A character gets one token if it starts words, and another
+    if it occurs inside words. A rarer character gets tokens if it is at least
+    as frequent as the rarest word that could get a line, and if the alphabet
+    fills less than half of the `room` lines.
     """
     totals = collections.Counter(statistics.starts)
     totals.update(statistics.insides)

@@ -30,7 +30,7 @@ class DynamicMasking:
     Source: create_pretraining_data.py:340-415 of the original.
 
     Attributes:
-      vocab_size: Number of tokens; a random replacement may be any of them.
+      vocab_size: Number of tokens from which random replacements are drawn.
       token_ids: The ids of all tokens; None means 0 to `vocab_size` - 1.
       cls_id: Id of [CLS], which is never masked.
       sep_id: Id of [SEP], which is never masked.
@@ -42,8 +42,8 @@ class DynamicMasking:
       mask_rate: Share of the chosen tokens replaced by [MASK].
       same_rate: Share of the chosen tokens that do not change; random tokens
         replace the rest.
-      continuations: A tuple with a bool for each id, true for tokens that
-        continue a word ("##..."), to mask whole words; None for single tokens.
+      continuations: To mask whole words, a bool for each id that is true if the
+        token continues a word ("##..."). If None, single tokens are masked.
     """
 
     vocab_size: int
@@ -89,7 +89,7 @@ class DynamicMasking:
     ) -> dict[str, tf.Tensor]:
         """Replaces the masks of a batch with new ones.
 
-        `example_index` <int64>[B] has the number of each example.
+        `example_index` <int64>[B] is the example's index over all epochs.
 
         Returns:
           The features with new `input_ids`, `masked_lm_positions`,

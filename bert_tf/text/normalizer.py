@@ -2,14 +2,14 @@
 
 The operator FastBertNormalize of tensorflow_text replaces each character by a
 table lookup. The operator's default table only approximates the original. Our
-tables, built by tools/build_normalizer_tables.py, equal the original: control
-characters vanish instead of becoming spaces, "ß" stays, and lower-casing and
-accent stripping are separate. Bytes that are not UTF-8 vanish, as with
-errors="ignore" in Python.
+tables, built by tools/build_normalizer_tables.py, equal the original. For
+example, control characters vanish instead of becoming spaces, "ß" stays, and
+lower-casing and accent stripping are separate. Bytes that are not UTF-8 vanish,
+as with errors="ignore" in Python.
 
 A capital sigma becomes "ς" at the end of a word, and "σ" elsewhere. A table
 cannot find the end of a word, so it keeps the sigma, and a `Rule` then replaces
-the sigma. As in the original, dropped characters are gone by then, so they
+the sigma. As in the original, the table drops some characters first, so they
 cannot hide the end of a word. TensorFlow Lite has no operators for a `Rule`, so
 for TensorFlow Lite the table itself can lower-case the sigma.
 
@@ -134,7 +134,7 @@ def _swapped() -> dict[int, str]:
 
 def lower_sigma_in_table(table: bytes) -> bytes:
     """Returns a table that maps every capital sigma to "σ", not to itself."""
-    # The table ends with replacements, so change only the last capital sigma.
+    # Change the last capital sigma: earlier bytes may equal one by chance.
     head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
     return head + "σ".encode() + tail
 
@@ -142,7 +142,7 @@ def lower_sigma_in_table(table: bytes) -> bytes:
 def cpu_constant(buffer: bytes) -> tf.Tensor:
     """Returns <uint8>[len(buffer)] on the CPU, outside of any graph.
 
-    A SavedModel then stores the constant once for all functions. The string
+    So a SavedModel stores the constant once for all functions. The string
     operators that read the constant run on the CPU, too.
     """
     with tf.init_scope(), tf.device("CPU:0"):
@@ -153,9 +153,9 @@ class Rule(NamedTuple):
     """Replacements for characters that few texts have.
 
     Attributes:
-      pattern: RE2 that matches the whole of each text that the rule may change.
-      rewrites: Pairs of RE2 and replacement, applied in this order, which only
-        change texts that the pattern matches.
+      pattern: RE2 that fully matches each text that the rule may change.
+      rewrites: Pairs of RE2 and replacement, applied in this order. They must
+        not change a text that `pattern` does not match.
     """
 
     pattern: str
@@ -219,8 +219,8 @@ class Normalizer(tf.Module):
       normalization: One of `config.NORMALIZATIONS`; ASCII_LOWER needs
         `lower_case` without `strip_accents`.
       final_sigma: Whether a capital sigma at the end of a word becomes "ς".
-        If false, `normalize` and `normalize_with_offsets` are a single
-        operator that TensorFlow Lite supports.
+        If false, `normalize` and `normalize_with_offsets` each need only one
+        operator, which TensorFlow Lite supports.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class Layout:
     ) -> tf.Tensor:
         """Arranges one value per token in packed rows, <int32>[R, T].
 
-        `values` is <int32>[P]; `pad`, `cls` and `sep` are for special tokens.
+        `values` is <int32>[P]. [PAD], [CLS] and [SEP] get `pad`, `cls`, `sep`.
         """
         return tf.gather(tf.concat([values, [pad, cls, sep]], 0), self.index)
 

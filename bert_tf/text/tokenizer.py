@@ -1,9 +1,9 @@
 """WordPiece tokenization in the graph, with exactly the original's tokens.
 
 One operator of tensorflow_text 2.12 or later normalizes text, and another finds
-the wordpieces. Core TensorFlow operators in between implement the remaining
-rules of the original. No lookup table or asset is needed. WordPiece always
-takes the longest token that fits: "unaffable" becomes un, ##aff, ##able.
+the wordpieces. Between the two, core TensorFlow operators implement the other
+rules of the original. No lookup table or asset is needed. WordPiece takes the
+longest token that fits, so "unaffable" becomes un, ##aff, ##able.
 """
 
 import functools
@@ -51,9 +51,9 @@ class BertTokenizer(tf.Module):
     that are not UTF-8 are ignored, as in the original. Characters follow
     Unicode 14, as in Python 3.11.
 
-    The only difference is that 25 combining marks that are not accents
-    (category Mc; Hangul tone marks, some viramas, parts of notes) are not
-    reordered. In the original, NFD sorts adjacent marks by combining class.
+    There is one difference. In the original, NFD sorts adjacent combining marks
+    by class. Here, 25 marks of category Mc (Hangul tone marks, some viramas,
+    parts of notes), which are no accents, keep their order.
 
     Tokens added in transformers (`Vocabulary.added_tokens`) are matched by the
     rules of transformers; see `added_tokens`.
@@ -63,8 +63,8 @@ class BertTokenizer(tf.Module):
     Args:
       vocabulary: The vocabulary.
       lower_case: Whether to lower-case the text.
-      strip_accents: Whether to strip accents. None strips accents if
-        `lower_case` is set and `normalization` is the original's.
+      strip_accents: Whether to strip accents. The default None means true if
+        `lower_case` is set and `normalization` is the original's, else false.
       preserve_special_tokens: Whether [PAD], [UNK], [CLS], [SEP] and [MASK] in
         the text become their ids; if not, they are split like other text, as in
         the original. If true, "[SEP]" in untrusted text could end a segment.
@@ -210,8 +210,8 @@ class BertTokenizer(tf.Module):
           text: <string>[n], or one string.
 
         Returns:
-          ids, and starts and (exclusive) ends as byte offsets in `text`, each
-          ragged <int32>[n, None], or <int32>[None] for one string.
+          The ids, starts and ends of tokens, each ragged <int32>[n, None], or
+          <int32>[None] for one string. Ends are exclusive; offsets count bytes.
         """
         text, is_scalar = _to_vector(text)
         if self.vocabulary.added_tokens:
@@ -272,7 +272,7 @@ class BertTokenizer(tf.Module):
         self,
     ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
         """Returns matchers for raw texts and for normalized texts."""
-        # If two contents are equal, the special token wins, as in transformers.
+        # As in transformers, the special token wins if two contents are equal.
         added = sorted(
             self.vocabulary.added_tokens, key=lambda x: not x["special"]
         )
@@ -301,9 +301,9 @@ class BertTokenizer(tf.Module):
         """Cuts texts at added tokens, and normalizes the text between them.
 
         Returns:
-          `outer`, the pieces of the texts; `inner`, the pieces of the
-          normalized `outer.between`; and a ragged tensor that maps each
-          normalized byte to its offset in `outer.between`.
+          The pieces `outer` of the texts, the pieces `inner` of the normalized
+          `outer.between`, and a ragged tensor with the offset of each
+          normalized byte in `outer.between`.
         """
         # `split` marks matches by NULs, so replace NULs in the text by \1. No
         # token changes, because normalization drops both NUL and \1.
@@ -352,8 +352,8 @@ class BertTokenizer(tf.Module):
     def _hide_specials(self, text: tf.Tensor) -> tf.Tensor:
         """Replaces special tokens by stand-ins, if they are to be preserved.
 
-        A stand-in gets NULs, which normalization drops, up to the length of the
-        token, so that offsets stay valid. "[SEP]" becomes 4 bytes and a NUL.
+        NULs, which normalization drops, pad a stand-in to the token's length,
+        so that offsets stay valid. "[SEP]" becomes a 4-byte stand-in and a NUL.
         """
         if not self.preserve_special_tokens:
             return text
@@ -522,7 +522,7 @@ def _long_word_rule(most: int) -> normalizer.Rule:
     """Returns a rule that makes words of more than `most` characters unknown.
 
     With `most` 3, "abcd" becomes NUL + "bcd". No token has a NUL, so the word
-    becomes [UNK]. Each byte of a character becomes a NUL to keep offsets valid.
+    becomes [UNK]. To keep offsets valid, an "ä" would become two NULs.
     """
     too_long = rf"{_IN_WORD}{{{most},}}"
     return normalizer.Rule(
@@ -538,7 +538,7 @@ def _long_word_rule(most: int) -> normalizer.Rule:
 @functools.cache
 def _word_characters_by_length() -> dict[int, str]:
     """Returns the RE2 class of the word characters of 1, 2, 3 and 4 bytes."""
-    # \x01-\x08 includes the normalizer's stand-ins, which belong to words.
+    # \x01-\x05 stand for characters of words in normalized text, so list them.
     classes = {1: r"\x01-\x080-9A-Za-z"}
     classes[2] = normalizer.to_class([(0x80, 0x7FF)])
     for length, start, end in ((3, 0x800, 0xFFFF), (4, 0x10000, 0x10FFFF)):
@@ -566,7 +566,7 @@ def _map_offsets(
     last_byte = first_byte + tf.cast(ends.flat_values, tf.int64) - 1
     # All bytes made from one character have equal source offsets. So a token's
     # end is the first different offset after its last byte, at the latest the
-    # text's end. Number the different offsets to find this next offset.
+    # text's end. To find this offset, number the runs of equal offsets.
     changes = tf.concat([[True], flat[1:] != flat[:-1]], 0)[: tf.size(flat)]
     number = tf.cumsum(tf.cast(changes, tf.int32)) - 1
     source_of_number = tf.boolean_mask(flat, changes)

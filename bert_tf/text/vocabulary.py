@@ -60,7 +60,7 @@ class Vocabulary:
       tokens: The lines; the index of a line is its token's id.
       token_ids: The ids of the rows that have a token, ascending.
       added_tokens: Tokens added in transformers, as `added_token` returns them.
-        `tokens` has these tokens, too, or "" if a line cannot hold the token.
+        `tokens` has added tokens, too, or "" if a line cannot hold the token.
       source: Origin of the tokens for errors, a path or "the vocabulary".
       pad_id: The id of [PAD], or 0, as in the original.
       unk_id: The id of [UNK]; `cls_id`, `sep_id`, `mask_id` likewise.
@@ -232,8 +232,8 @@ def _read_added_tokens(path: str) -> Sequence[Mapping[str, Any]]:
 def read_lines(path: str, flag: str, what: str) -> list[str]:
     r"""Reads the lines of a text file; only \n ends a line.
 
-    The last \n may be missing. Errors mention `flag`, which names the file, and
-    `what`, the content of a line.
+    The last \n may be missing. For error messages, `flag` is the flag with the
+    path, and `what` is the kind of line, such as "token".
 
     Raises:
       UserError: If the file is missing, empty, not UTF-8 or begins with a byte

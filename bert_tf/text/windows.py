@@ -40,8 +40,8 @@ def cut(
     0 to 5, 4 to 9 and 8 to 11.
 
     In a pair, the longer text is cut (B if both are equally long), and each of
-    its windows is paired with the whole shorter text. A shorter text that takes
-    more than half of the room loses its end, as in `packing.truncate`.
+    its windows is paired with the whole shorter text. If even the shorter text
+    takes more than half of the room, it is truncated as in `packing.truncate`.
 
     Args:
       tokens: One or two ragged <int32>[N, None], as for

@@ -68,8 +68,8 @@ def cut(
     """Cuts the words of texts into windows.
 
     Five words of 2 tokens with `room` 6 and `stride` 4 give windows of tokens 0
-    to 5 and 4 to 9. Only the first window has tokens on both sides of token 4,
-    where the third word begins. So `rows` is 0 0 0 1 1, `places` is 0 2 4 2 4.
+    to 5 and 4 to 9. The third word is tagged in window 0, as it has no context
+    on its left in window 1. So `rows` is 0 0 0 1 1, `places` is 0 2 4 2 4.
 
     Args:
       tokens: Ragged <int32>[W, None], the token ids of each word.
@@ -108,10 +108,10 @@ def cut(
 def _find_windows(words: _Words, stride: int | None) -> tf.Tensor:
     """Returns <int64>[R], ascending, the first word of each window.
 
-    The start of a window depends on the start of the previous window. So for
-    every word i, compute the word `following[i]` that would begin the next
-    window if word i began a window. Steps of 1, 2, 4 and more windows from a
-    text's first word then find all words that begin windows.
+    The start of a window depends on the start of the previous window. Suppose
+    that a window begins with word i. Then `following[i]` is the first word of
+    the next window. From each text's first word, this function jumps over 1, 2,
+    4 and more windows to find the first words of all windows.
     """
     count = tf.size(words.texts, tf.int64)
     # In `following`, the value `count` means that no window follows.

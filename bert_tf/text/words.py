@@ -48,7 +48,7 @@ def split_words(text: str) -> list[Word]:
     White space separates words. Each punctuation character at either end of a
     word is split off as a word, and each Chinese character is a word, too.
     Punctuation stays inside words ("Coca-Cola", "3.5") and in handles and
-    abbreviations. "(The U.S., @bob!)" gives ( The U.S. , @bob ! ).
+    abbreviations. "(The U.S., @bob)" gives the words ( The U.S. , @bob ).
     """
     words = []
     for match in _CHUNKS.finditer(text):
@@ -110,8 +110,8 @@ class _Characters:
       rows: <int64>[N], the index of each character's text.
       places: <int32>[N], the index of each character in its text.
       is_cjk: <bool>[N], whether each character is Chinese.
-      is_punctuation: <bool>[N], whether a character is stripped from the ends.
-      is_word: <bool>[N], whether "@" before each character begins a handle.
+      is_punctuation: <bool>[N], whether each character is punctuation.
+      is_word: <bool>[N], whether each character is a letter, digit or "_".
       is_letter: <bool>[N], whether each character is a letter, as in "U.S.".
     """
 
@@ -252,8 +252,8 @@ def _character_classes() -> tuple[np.ndarray, np.ndarray]:
 
     Returns:
       <int32>[runs], ascending, the first code point of each run; and
-      <bool>[runs, 5], its classes: white space, Chinese, punctuation, word
-      characters, letters.
+      <bool>[runs, 5], whether its characters are white space, Chinese,
+      punctuation, word characters and letters.
     """
     everything = "".join(map(chr, range(_NUM_CODE_POINTS)))
     table = np.zeros([_NUM_CODE_POINTS, 5], bool)

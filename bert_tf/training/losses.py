@@ -48,8 +48,8 @@ def compared_cross_entropy(
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, None]]]:
     """Returns the loss of each label, found by comparison.
 
-    A gather of the label's logit would be slow: its gradient scatters one
-    number per row into zeros as large as the logits.
+    To gather the label's logit would be slow, because the gradient of a gather
+    writes one number per row into zeros as large as the logits.
 
     Args:
       logits: <float32>[..., V].
@@ -143,7 +143,7 @@ def model_inputs(
 
     Args:
       names: `Objective.inputs`.
-      rows: The features of rows; `layouts.INPUTS` too if padding is left out.
+      rows: The features of rows, with `layouts.INPUTS` if there is no padding.
     """
     tokens = [name for name in layouts.INPUTS if name in rows]
     return {name: rows[name] for name in (*names, *tokens)}
@@ -156,9 +156,9 @@ class Objective(abc.ABC):
       inputs: Names of the features that the model reads.
       sums: Names of the values that `compute_sums` returns.
       metrics: Names of the values that `normalize` returns, `loss` included.
-      variables: Name to variable, for trained variables outside of the model.
-      coupled: The name of an output that each row's loss reads from all rows,
-        as with in-batch negatives; or None.
+      variables: Maps names to trained variables outside of the model.
+      coupled: The name of an output, or None. If set, each row's loss depends
+        on this output of all rows, as with in-batch negatives.
     """
 
     inputs: tuple[str, ...]
@@ -264,7 +264,7 @@ def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
 def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Multiplies weights <float32>[B, ...] by weights of rows <float32>[B].
 
-    `rows` may also be <float32>[B, ...], with the first axes of `weights`.
+    `rows` may also be <float32>[B, ...], if `weights` has the same first axes.
     """
     for _ in range(weights.shape.rank - rows.shape.rank):
         rows = rows[..., tf.newaxis]
@@ -296,7 +296,7 @@ class TaskObjective(Objective):
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         if COUPLED_LOSS in rows:
-            # `product` cancels out of the loss, but its gradient is SLOPES.
+            # The two products add 0 to the loss, but SLOPES to its gradient.
             product = tf.reduce_sum(outputs[self.coupled] * rows[SLOPES])
             value = tf.reduce_sum(rows[COUPLED_LOSS])
             return {"loss_sum": value + product - tf.stop_gradient(product)}

@@ -1,7 +1,7 @@
 """BERT's Adam, AdamW and LAMB: one update rule with three presets.
 
 Per weight, with gradient g after t updates (optimization.py:87-175 of the
-original; Loshchilov and Hutter 2019; You et al. 2020, Algorithm 2):
+original; Loshchilov and Hutter, 2019; You et al., 2020, Algorithm 2):
 
     m = beta_1 m + (1 - beta_1) g
     v = beta_2 v + (1 - beta_2) g^2
@@ -106,7 +106,7 @@ class UpdateRule:
       beta_1: Decay rate of m.
       beta_2: Decay rate of v.
       epsilon: Added to the square root of v.
-      weight_decay_rate: The factor `decay` of the weight.
+      weight_decay_rate: The constant `decay` of the rule.
       bias_correction: Whether c1 and c2 correct the bias of m and v toward 0.
       trust_ratio: Whether the update is multiplied by |weight| / |u|.
     """
@@ -172,8 +172,8 @@ def update(
 def guarded_update(rule: UpdateRule, jit: bool = True):
     """Returns a function that clips, unscales and applies a gradient.
 
-    Separate operations to clip and unscale gradients, and to skip infinite
-    gradients, would each take a pass over all gradients.
+    The function also skips infinite gradients. Separate operations to clip,
+    unscale and skip would each take a pass over all gradients.
 
     Args:
       rule: The constants.
@@ -258,7 +258,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
     calls `update_weight` instead, which needs only one pass over memory.
 
     Args:
-      learning_rate: A number, or a schedule of the number of updates done.
+      learning_rate: A number, or a schedule called with the count of updates.
       beta_1 to trust_ratio: See `UpdateRule`.
       exclude_from_decay: Regular expressions; matching variables do not decay.
       global_clipnorm: Maximum global norm of the gradients, or None.
@@ -431,8 +431,8 @@ def build_optimizer(
       num_warmup_steps: Steps of linear warm-up.
       weight_decay_rate: Decoupled weight decay.
       schedule_start_step: The step at which the schedule begins.
-      schedule: "linear", BERT's own: warm-up, then decay; or "wsd" (warm-up,
-        stable, decay), with a decay over the last fifth (Hu et al. 2024,
+      schedule: "linear" is BERT's own, warm-up and then decay. "wsd" (warm-up,
+        stable, decay) decays only over the last fifth (Hu et al., 2024,
         "MiniCPM", section 4).
       **kwargs: Further arguments of `BertOptimizer`.
 

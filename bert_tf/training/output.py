@@ -260,8 +260,8 @@ def measured_panels(
     """Returns the panels for the metrics that fine-tuning measured.
 
     Each metric of training has a panel. After two or more evaluations, each
-    evaluation metric that varies has a panel, too, unlike SQuAD's constant
-    `total`. If no evaluation metric varies, each evaluation metric has a panel.
+    evaluation metric that varies has a panel, too; SQuAD's `total`, which is
+    constant, has none. If no metric varies, each evaluation metric has a panel.
     """
     panels = [
         panel

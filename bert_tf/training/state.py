@@ -15,8 +15,8 @@ from bert_tf.errors import UserError
 def snapshot(model_variables, optimizer) -> dict[str, tf.Tensor]:
     """Returns the tensors of a checkpoint: current weights, slots and step.
 
-    The tensors do not change when training continues. On a CPU this takes no
-    copies, as updates of variables allocate new memory for values in use.
+    The tensors do not change when training continues. On a CPU nothing is
+    copied, because an update writes to new memory if the old one is in use.
     """
     variables = dict(model_variables)
     variables |= _slot_variables(model_variables, optimizer)

@@ -5,13 +5,13 @@ counts of the whole step are summed first, so that the losses of all parts add
 up to the loss of the whole step. Then gradients are summed, clipped once and
 applied once. Each replica updates its own copy of the weights, and all copies
 stay equal. On TPUs, and on several GPUs with `--xla=on`, a replica's program
-includes the sums over replicas. On other devices, all replicas wait for sums.
+includes the sums over replicas. Otherwise, sums run outside of the programs.
 
 If the loss of a row reads outputs of other rows, as with in-batch negatives, a
-step first computes the outputs of all rows, without gradients. The gradients of
-the loss by these outputs are the slopes. Each micro-batch computes gradients of
-weights from its slopes, so the loss does not depend on how a step is split (Gao
-et al., 2021, https://arxiv.org/abs/2101.06983).
+step first computes the outputs of all rows, without gradients. The slopes are
+the derivatives of the loss with respect to these outputs. Each micro-batch
+computes the gradients of weights from its slopes, so the loss does not depend
+on how a step is split (Gao et al., 2021, https://arxiv.org/abs/2101.06983).
 
 The host does not wait for the device during a call, because it counts the steps
 itself. If a step is not finite, the remaining steps of the call update nothing.
@@ -67,7 +67,7 @@ class OutOfMemoryError(UserError):
 class LossScale:
     """Dynamic loss scaling: halves on overflow, doubles after 2,000 good steps.
 
-    Small float16 gradients would underflow (Micikevicius et al. 2018, "Mixed
+    Small float16 gradients would underflow (Micikevicius et al., 2018, "Mixed
     precision training", section 3.2). Create a scale in the strategy's scope.
     """
 
@@ -124,7 +124,7 @@ class TrainingStep:
         `iterations` count the steps.
       scale_loss: Whether to scale the loss against underflow, for float16. If
         true, a step with an overflow is counted but changes no weight.
-      compilation: What XLA compiles; by default, chains of model operations.
+      compilation: What XLA compiles; by default, "chains" (see `xla`).
       all_reduce_dtype: The dtype in which gradients are summed over replicas.
 
     Attributes:
@@ -226,13 +226,13 @@ class TrainingStep:
     ) -> tuple[bool, dict[str, float], dict[str, float]]:
         """Runs some steps in one call into the graph.
 
-        `iterator` yields a batch for each step, split into rows per replica.
+        `iterator` yields a batch for each step, divided among the replicas.
 
         Returns:
-          True if loss and gradients were finite; the metrics of the last step,
-          computed before its update; and the sums of the objective's metrics
-          over the steps. If a step is not finite, this step and all later steps
-          change nothing, and the metrics of this step are returned.
+          True if training may continue; the metrics of the last step, computed
+          before its update; and the sums of the objective's metrics over the
+          steps. If a step is not finite, this step and all later steps change
+          nothing, and the metrics of this step are returned.
 
         Raises:
           OutOfMemoryError: If memory is exhausted.
@@ -266,8 +266,8 @@ class TrainingStep:
         """Falls back to another way of computing steps after `run` failed.
 
         If memory ran out, halves the micro-batch; if a GPU failed to compile
-        the step, compiles only the chains. Weights, optimizer and step count
-        do not change; the caller must read the batch of the failed step again.
+        the step, compiles only its "chains" (see `xla`). Weights, optimizer and
+        step count do not change. The caller must read the failed batch again.
 
         Returns:
           False if there is no fallback, if weights are partly updated, or with

@@ -40,8 +40,8 @@ from bert_tf.training.step import TrainingStep
 class Pacer:
     """Decides how many steps one call into the graph runs.
 
-    A call ends at each multiple of an interval, where a metrics line or
-    checkpoint is due, and within 10 seconds, so that the progress bar moves.
+    A call ends where a metrics line or checkpoint is due, at each multiple of
+    its interval. Calls take under 10 seconds, so that the progress bar moves.
     """
 
     # Plan for only 7 of the 10 seconds, because the next steps may be slower.
@@ -81,7 +81,7 @@ class TrainerConfig:
     """Length, intervals and throughput units of a run.
 
     Attributes:
-      examples_per_step: Examples of a step.
+      examples_per_step: Number of examples in a step.
       tokens_per_example: The padded length of sequences if it is constant, else
         their mean length without padding.
       description: The label of the progress bar.
@@ -97,8 +97,8 @@ class TrainerConfig:
 class Trainer(abc.ABC):
     """Trains a model until the last step, from its last checkpoint if any.
 
-    All workers train; only the chief logs and writes. Subclasses implement
-    pretraining, and trials of fine-tuning and distillation. Call
+    All workers train; only the chief logs and writes. There are subclasses for
+    pretraining and for the trials of fine-tuning and distillation. Call
     `restore_or_initialize` first.
 
     Args:
@@ -232,9 +232,9 @@ class Trainer(abc.ABC):
         """Trains until the last step or until an earlier one.
 
         Args:
-          read_from: Returns an iterator over the batches from a step on. Later
-            calls of `run_steps` continue with the same iterator.
-          read_batch: Returns the batch of a step, counted from 0.
+          read_from: Returns an iterator over batches, given the first step.
+            Later calls of `run_steps` continue with the same iterator.
+          read_batch: Returns the batch of a given step; steps count from 0.
           stop_at: Step to stop at; by default the last one.
 
         Raises:

@@ -1,8 +1,8 @@
 """Chooses whether to leave padding out (`--unpad`), and finds the tokens.
 
 For equal batches and dropout, leaving padding out changes losses only by
-rounding. The number of tokens of a micro-batch is rounded up to one of a few
-numbers, as each number needs a program; see `layouts.find_tokens_of_parts`.
+rounding. Each number of tokens needs a program, so micro-batches are filled up
+to one of a few numbers of tokens; see `layouts.find_tokens_of_parts`.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def pays(share_of_tokens: float, num_elements: int) -> bool:
     """Returns whether a CPU trains faster without padding.
 
     Args:
-      share_of_tokens: The share of positions in batches that are not padding.
+      share_of_tokens: The share of tokens among all positions of batches.
       num_elements: Elements of the hidden states of a padded micro-batch.
     """
     return share_of_tokens < _FULL and num_elements >= _LEAST_ELEMENTS
@@ -92,8 +92,8 @@ def token_finder(
 
     Args:
       plan: How a batch is split.
-      longest: The longest shape of an example's `input_mask`.
-      shapes: All shapes of an `input_mask`; by default only `longest`.
+      longest: The shape of the longest example's `input_mask`.
+      shapes: An example's shape for each batch length; by default, `longest`.
     """
     step = layouts.row_step(longest)
     counts = [layouts.row_counts(shape, step) for shape in shapes or [longest]]

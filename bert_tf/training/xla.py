@@ -1,8 +1,8 @@
 """Chooses which parts of the training step XLA compiles (`--xla`).
 
 `step` compiles all that a device computes in a step, including micro-batches,
-as one program. As TPUs require, shapes are known and strings left out. On a GPU
-a second program updates all weights, and collectives run between the two
+as one program. As TPUs require, shapes are known and strings are left out. On a
+GPU a second program updates all weights, and collectives run between the two
 programs. With `--xla=on` on several GPUs, a single program also includes
 updates and collectives, and collectives overlap the backward pass.
 `chains` compiles only the operations between the matrix products
@@ -32,8 +32,8 @@ OFF = "off"
 CHAINS = "chains"
 STEP = "step"
 
-# Each length of batches needs a compiled step of its own, so by default batches
-# have at most this number of lengths.
+# The step is compiled again for each length of batches, so by default there are
+# at most this number of different lengths.
 _DEFAULT_LENGTHS = 4
 
 # The compiler and the GPU libraries that it calls raise these errors.
@@ -66,8 +66,8 @@ def choose(flag: str, kind: str, deterministic: bool = False) -> str:
     Args:
       flag: `--xla`: "auto", "on" or "off".
       kind: "CPU", "GPU" or "TPU".
-      deterministic: Whether operations must be deterministic. If so, XLA on a
-        GPU splits the gradient of the word embeddings into sorted scalar
+      deterministic: Whether operations must be deterministic. This makes XLA on
+        a GPU split the gradient of the word embeddings into sorted scalar
         updates, which take as long as the rest of the step.
 
     Raises:
@@ -104,8 +104,8 @@ class Compilation:
     Args:
       flag: `--xla`.
       kind: "CPU", "GPU" or "TPU".
-      row_shapes: For each length of batches, in ascending order, a dict from
-        feature to the shape of its rows; by default all batches have one shape.
+      row_shapes: A dict for each length of batches, in ascending order, with
+        the row shape of each feature; by default all batches have one shape.
       deterministic: Whether operations must be deterministic.
 
     Attributes:
@@ -172,8 +172,8 @@ class Compilation:
     ) -> bool:
         """Compiles the chains alone from now on, if that may avoid an error.
 
-        A step can fail to compile only on a GPU. For other devices, tests show
-        that a step compiles, or `check` raises an error.
+        Applies to GPUs only. On all other devices a step compiles, as tests
+        show, or `check` has raised an error.
 
         Args:
           error: The error of a step.
@@ -181,16 +181,16 @@ class Compilation:
           num_devices: Devices of this process.
 
         Returns:
-          False if compiling only the chains would not avoid the error.
+          True if `mode` is now "chains"; False if this cannot avoid the error.
         """
         text = str(error)
         if self._kind != "GPU" or self.mode != STEP:
             return False
         if not isinstance(error, tf.errors.OpError):
             return False
-        # After a success, a later step may compile a new shape and fail.
-        # Compiling only the chains does not avoid errors of the input, or of
-        # collectives outside of the compiled step.
+        # Fall back for messages of the compiler in any step, as later steps may
+        # have new shapes. Other errors count before the first success only, and
+        # never if the input or collectives outside of the step raised them.
         if not _COMPILER.search(text) and (
             has_run
             or not isinstance(error, _ERRORS)

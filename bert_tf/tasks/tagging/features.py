@@ -40,8 +40,8 @@ class TaggingFeatures(PackedRows):
     """Windows [CLS] tokens [SEP] of unequal lengths, without padding.
 
     Attributes:
-      label_ids: <int32>[sum of lengths], -1 at tokens without a label; None if
-        the examples have no labels.
+      label_ids: <int32>[sum of lengths], the label of each token, or -1 for no
+        label; None if the examples have no labels.
       word_rows: <int32>[W], the window in which each word has the most context;
         -1 if the word is in no window.
       word_positions: <int32>[W], the position of each word's first token in its
@@ -95,10 +95,10 @@ def convert_examples_to_features(
         [SEP].
       labels: The names of the labels in the order of their ids; None ignores
         the examples' tags. Tags that are not in `labels` get no label.
-      context: Whether a window may span a whole document or only one sentence.
+      context: With "document", a window may span several sentences.
       doc_stride: The maximum distance between the starts of windows, in
-        tokens, at most `max_seq_length` - 2; None for a single window, which
-        drops all later words.
+        tokens, at most `max_seq_length` - 2. With None, there is a single
+        window, and all later words are dropped.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token, or if `labels`

@@ -34,8 +34,8 @@ def to_iob(
     such as B gets the type ENTITY.
 
     Returns:
-      The tags; the scheme's name, or None for IOB; and the indices of sentence
-      and word of the first invalid tag, or None if all tags are valid.
+      The tags, the name of the scheme (None for IOB), and the first invalid tag
+      as (sentence index, word index), or None if all tags are valid.
     """
     tags = {tag for tags in sentences for tag in tags} - {OUTSIDE}
     for pattern in (_TAG, _LETTER, _NAME):
@@ -126,7 +126,7 @@ def from_spans(spans: Any, offsets: Any) -> tuple[list[str], int]:
     """Returns tags from spans [start, end, label], and how many spans moved.
 
     A span that starts or ends inside a word moves to the bounds of the word.
-    With words at 0-4 and 5-9, [5, 8, "LOC"] moves to [5, 9] and gives O, B-LOC.
+    With words at 0-4 and 5-9, the span [5, 8, "LOC"] gives the tags O, B-LOC.
     """
     tags, num_moved = [OUTSIDE] * len(offsets), 0
     for span in spans:

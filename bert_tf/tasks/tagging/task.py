@@ -1,7 +1,7 @@
 """The tagging task: a tag for each word, as in named entity recognition.
 
-The head classifies the first token of each word, without a CRF, in a window
-with as much of the document as fits (section 5.3 of the paper).
+The head classifies the first token of each word; there is no CRF. A window has
+as much of the document as fits (section 5.3 of the paper).
 
 Shapes:
   N: number of windows (rows of features).
@@ -81,8 +81,8 @@ class TaggingTask(TaggingFiles, task.Task):
     ) -> int:
         """Returns the number of windows that contain `batch_size` sentences.
 
-        Training then has equally many steps with and without document context:
-        with 100 sentences in 25 windows, a batch size of 32 takes 8 windows.
+        So document context does not change the number of training steps. If
+        100 sentences fit into 25 windows, a batch of 32 sentences is 8 windows.
         """
         return max(1, round(batch_size * num_rows / num_examples))
 
@@ -220,7 +220,7 @@ class TaggingTask(TaggingFiles, task.Task):
           outputs: `logits` <float>[N, T, L], or `tag_ids` <int32>[N, T].
           rows: <int32>[...], the row of each word's first token; -1 for a word
             in no row, which gets the tag O.
-          positions: <int32>[...], the position of each first token in its row.
+          positions: <int32>[...], the index of a word's first token in its row.
         """
         ids = outputs.get(_TAG_IDS)
         if ids is None:
@@ -271,7 +271,7 @@ class TaggingTask(TaggingFiles, task.Task):
     ) -> None:
         r"""Writes predictions in columns, and the scores of each type.
 
-        <split>_predictions.conll has tab-separated columns: the word, the
+        The tab-separated columns of <split>_predictions.conll are the word, the
         correct tag if there is one, and the predicted tag. To score the file,
         run conlleval with -d '\t'.
         """
