@@ -111,7 +111,10 @@ def distribute_batches(
                     tf.data.INFINITE_CARDINALITY
                 )
             )
-        return own.prefetch(tf.data.AUTOTUNE)
+        # TensorFlow's tuning thread may take a minute to end with the iterator.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return own.prefetch(tf.data.AUTOTUNE).with_options(options)
 
     return iter(strategy.distribute_datasets_from_function(for_worker))
 

@@ -50,7 +50,8 @@ class _Worker:
         self._context = context
 
     def distribute_datasets_from_function(self, function):
-        return function(self._context)
+        self.dataset = function(self._context)
+        return self.dataset
 
 
 class DistributeBatchesTest(tf.test.TestCase, parameterized.TestCase):
@@ -110,6 +111,11 @@ class DistributeBatchesTest(tf.test.TestCase, parameterized.TestCase):
             strategy, dataset, StepPlan(6, 2), True
         )
         self.assertLen(list(batches), 2)
+
+    def test_batches_start_no_thread_that_delays_the_end_of_a_run(self):
+        worker = _Worker(tf.distribute.InputContext(1, 0, 1))
+        batches_lib.distribute_batches(worker, _numbers(6), StepPlan(6))
+        self.assertFalse(worker.dataset.options().autotune.enabled)
 
 
 class ExampleWeightsTest(tf.test.TestCase):
