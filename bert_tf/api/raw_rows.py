@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.distribute.batches import untuned
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 from bert_tf.features import MASKED_LM_POSITIONS
@@ -413,7 +414,7 @@ def convert_dataset(
         converted = converted.apply(
             tf.data.experimental.assert_cardinality(size)
         )
-    return converted.prefetch(tf.data.AUTOTUNE)
+    return untuned(converted.prefetch(tf.data.AUTOTUNE))
 
 
 def _label_spec(preprocessor: Any) -> Any:

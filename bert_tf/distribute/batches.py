@@ -111,12 +111,20 @@ def distribute_batches(
                     tf.data.INFINITE_CARDINALITY
                 )
             )
-        # TensorFlow's tuning thread may take a minute to end with the iterator.
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        return own.prefetch(tf.data.AUTOTUNE).with_options(options)
+        return untuned(own.prefetch(tf.data.AUTOTUNE))
 
     return iter(strategy.distribute_datasets_from_function(for_worker))
+
+
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the dataset without a thread that tunes it.
+
+    If such a thread wakes before it is marked as cancelled, it sleeps again,
+    and the end of the iterator waits for it, up to a minute.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 def _own_rows(dataset, first: int, count: int, batch_size: int):
