@@ -53,7 +53,7 @@ _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
 # Keras' default batch size: `count_steps` must count the same steps as Keras.
 _BATCH_SIZE = 32
-# The default --seed of finetune_classifier.py, so `fit` draws the same pairs.
+# The default --seed of finetune_classifier.py: both draw equal few-shot pairs.
 _FEW_SHOT_SEED = 12345
 _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
@@ -407,7 +407,7 @@ def metrics_of_logits(
     """Replaces metrics given by name by objects that read logits.
 
     Returns a list; for a dictionary, a dictionary of lists. The metrics are
-    built here, because TensorFlow would trace a step that builds them twice.
+    built here: a step that builds metrics would have to be traced twice.
 
     Args:
       metrics: As given to `compile`; None stays None.

@@ -44,11 +44,11 @@ warnings.filterwarnings(
 
 
 class TextMethods(save.FileMethods):
-    """Methods for raw rows, mixed into a class of `bert_tf.modeling`.
+    """A mixin that adds methods for raw rows to models of `bert_tf.modeling`.
 
     Attributes:
-      preprocessor: The model's `Preprocessor`, or None for a model that its
-        constructor made, which has no vocabulary.
+      preprocessor: The model's `Preprocessor`; None if the constructor made the
+        model, which then has no vocabulary and cannot read raw rows.
     """
 
     preprocessor = None
@@ -112,7 +112,7 @@ class TextMethods(save.FileMethods):
         jit_compile=False,
         **kwargs,
     ):
-        """Configures training, as `keras.Model.compile`.
+        """Configures training, like `keras.Model.compile`.
 
         Args:
           optimizer: As for Keras, for instance `bert_tf.build_optimizer()`.

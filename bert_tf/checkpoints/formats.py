@@ -38,7 +38,7 @@ _MODULES = {
     "tf1": "bert_tf.checkpoints.tf1.checkpoint",
     "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
-# Subfolders with files that `check_folder` checks; "/" is the model's folder.
+# `check_folder` checks files in these subfolders and "/", the model's folder.
 _FOLDERS = ("/", "/assets/", "/assets/tokenizer/", "/variables/")
 
 

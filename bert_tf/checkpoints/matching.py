@@ -37,8 +37,7 @@ class Report:
       missing: Canonical names of missing weights that `allow_missing` permits;
         missing weights get the initial values of a new model.
       unused: The format's names of unused tensors that `allow_missing` permits.
-      expected: The format's names of tensors that hold no information, such
-        as copies.
+      expected: The format's names of tensors that may be unused, like copies.
       absent_heads: Heads that the checkpoint does not have.
       notes: Notes for the user, one sentence each.
     """
@@ -79,7 +78,7 @@ def match(
         Hugging Face uses "classifier" for three kinds of head.
       allow_missing: A pattern for tensors that may be missing or unused, which
         is searched for in canonical names and in the format's names.
-      expected_unused: Returns True for a tensor without information.
+      expected_unused: Returns True for the name of a tensor that may be unused.
 
     Returns:
       The weights, <float32>, with canonical names and shapes, and a report.

@@ -50,8 +50,8 @@ _HEADS = (
     weight_map.SQUAD,
     weight_map.TAGGER,
 )
-# Keys of the Model Garden's configuration class alone. They have no effect, as
-# `_read_config` refuses an `embedding_size` other than `hidden_size`.
+# Ignored keys of the Model Garden: `backward_compatible` only affects shapes of
+# variables, and `_read_config` requires `embedding_size` to be `hidden_size`.
 _IGNORED_KEYS = ("backward_compatible", "embedding_size")
 # `hidden_act` here -> code for the same activation in the Model Garden, where
 # the string "gelu" is the exact form, as in tf_keras.

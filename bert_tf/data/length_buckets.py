@@ -98,8 +98,8 @@ def training_batches(
     Each epoch has every example once, in an order that depends only on (seed,
     epoch). A batch may extend into the next epoch, as in the original. With one
     allowed length, all batches have that length and examples stay in shuffled
-    order. With a larger `num_batches`, earlier batches stay the same, except in
-    the last window of the shorter plan.
+    order. Plans with more `num_batches` begin with the same batches as shorter
+    plans; only batches of a shorter plan's last window may differ.
 
     Args:
       lengths: <int64>[N], lengths of the examples.

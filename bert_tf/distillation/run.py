@@ -297,7 +297,7 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev may have that label.
         changes["calibrates"] = task.may_calibrate(config)
-        # Drop a few-shot teacher's normalization, as it would slow training.
+        # A new head would learn slowly from a few-shot teacher's unit vectors.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 

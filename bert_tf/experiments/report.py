@@ -74,9 +74,9 @@ def write(out_dir: str) -> None:
 def build(planned: Rows, out_dir: str) -> dict[str, Any]:
     """Returns the contents of `report.json`.
 
-    Each of the planned `tables` has `values`, one per row and column, and
-    `signs`, one per claim of the paper. `failed` lists failed cells with their
-    command and log; `unreadable` lists files of cells without a score.
+    Each of the planned `tables` has `values`, one per row and column. Its
+    `signs` compare two rows for each claim of the paper. `failed` lists failed
+    cells, with command and log; `unreadable` lists cell files without a score.
     """
     finished, failed, unreadable = {}, [], []
     ids = {x for table in planned for _, _, *y in table["cells"] for x in y}
@@ -489,7 +489,7 @@ def _points(value: Values, is_spread: bool) -> Iterator[tuple]:
         error, verdict = value["error"], value.get("verdict")
         if error is None or verdict is None:
             verdict = "no sign claimed, or one seed"
-        # If a bar of two standard errors includes 0, `judge` finds no sign.
+        # If rows are "not distinguishable", this bar of two errors includes 0.
         yield verdict, value["difference"], -0.12, 2 * (error or 0.0)
 
 

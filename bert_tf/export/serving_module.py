@@ -584,7 +584,7 @@ class LitertModule:
 def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
     """Returns the tensors of rows under flat names, with `row_lengths`.
 
-    If `whole`, `row_lengths` includes padding.
+    If `whole`, each of the `row_lengths` is the row's width, padding included.
     """
     state = {f"{_STATE_PREFIX}{name}": x for name, x in rows.state.items()}
     return {
@@ -602,7 +602,7 @@ def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
     length = tf.shape(input_mask)[-1]
     places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
     last = tf.reduce_max(places, -1)
-    # For a row without tokens, return T: the model cannot read zero columns.
+    # The model cannot read 0 columns: a row without tokens keeps all T columns.
     return tf.where((last == 0) | whole, length, last)
 
 

@@ -28,7 +28,7 @@ from bert_tf.training.preemption import Preemption
 
 TRIVIAQA_FOLDER = "triviaqa"
 _CONVERTED_FILE = "train.json"
-# Has the settings of a finished training, so that an equal rerun can skip it.
+# A rerun skips the training on TriviaQA if this file has the same settings.
 _DONE_FILE = "done.json"
 
 # These flags are set to neutral values for the training on TriviaQA.

@@ -59,8 +59,9 @@ class SelfAttention(layers.BertLayer):
       layout: The layout of the rows; by default padded, [B, S, H].
 
     Returns:
-      The context <float>[..., H], rows of the layout, and the attention
-      weights, after dropout, <float>[B, N, S, S]; both in the compute dtype.
+      A pair in the compute dtype: the context, shaped like `hidden_states`
+      <float>[..., H], and the attention weights after dropout,
+      <float>[B, N, S, S].
 
     Reference:
       Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2.

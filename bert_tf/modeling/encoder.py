@@ -7,7 +7,7 @@ Dropout is a function of its arguments, so `remat` does not change the masks.
 Results may differ by rounding, unless the functions in `fused` are compiled.
 Source: Chen et al., 2016, "Training deep nets with sublinear memory cost".
 
-Hidden states are rows of a layout, see `layouts`.
+Hidden states are [B, S, H], or [tokens, H] without padding; see `layouts`.
 
 Shapes:
   B: batch size.

@@ -213,9 +213,9 @@ class Projection(BasicLayer):
       input_scales: <float32>[input width] or None, like `column_scales`.
         `affine` divides column i of the inputs by scale i, and multiplies row i
         of the kernel by scale i.
-      on_rows: None, or a function that `affine` calls before the activation.
-        The arguments are the inputs <float>[..., input width] and the result
-        <float>[rows, width].
+      on_rows: None, or a function. Before the activation, `affine` calls the
+        function with the inputs <float>[..., input width] and the product plus
+        bias, <float>[rows, width].
     """
 
     def __init__(self, width, initializer_range=0.02, **kwargs):

@@ -605,7 +605,7 @@ def _plan(
     if config.micro_batch_size == "auto":
         most = _TOKENS_AT_ONCE[devices.kind] // config.max_seq_length
         sizes = range(1, max(1, min(whole, most)) + 1)
-        # If memory runs out, `TrainingStep.recover` halves the micro-batches.
+        # Take the largest: `TrainingStep.recover` halves it if memory runs out.
         micro = max(size for size in sizes if whole % size == 0)
         # A resumed run keeps its micro-batch size, so that it rounds equally.
         if preferred_micro_batch and whole % preferred_micro_batch == 0:

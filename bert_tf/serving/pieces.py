@@ -47,8 +47,8 @@ _TOKEN_BYTES, _UNKNOWN_TOKEN_BYTES = 64, 256
 class PieceScheduler:
     """Splits large requests and computes one piece after the other.
 
-    Pieces wait in the same queue as small requests. Large requests take turns,
-    so that their pieces do not fill the queue.
+    A piece is a call by itself. Large requests take turns, so that their pieces
+    occupy at most half of the threads, or the only thread.
 
     Args:
       scheduler: Computes small requests, and all pieces that fit in a call.

@@ -72,8 +72,8 @@ class RaggedLayout(NamedTuple):
     """Maps each position of packed rows without padding to a token.
 
     Attributes:
-      index: <int32>[sum of lengths], the index of the token among all P
-        tokens; the indices P + 1 and P + 2 stand for [CLS] and [SEP].
+      index: <int32>[sum of lengths], the index of the token among all P tokens;
+        P + 1 stands for [CLS], P + 2 for [SEP]; P, for [PAD], does not occur.
       lengths: <int32>[R], number of tokens in each row.
       first_lengths: <int32>[R], number of tokens in [CLS] A [SEP].
       is_truncated: <bool>[R], whether a row has lost tokens.
@@ -207,7 +207,7 @@ def lay_out(
     index = _find_tokens(segments, kept, num_tokens, position, _column)
     is_in_row = position < _column(total)
     return Layout(
-        # If B is empty, its [SEP] is after the row's end: replace it by [PAD].
+        # Rows need no [SEP] for an empty B, but `index` has one: make it [PAD].
         tf.where(is_in_row, index, num_tokens),
         is_in_row,
         is_in_row & (position > _column(kept[0]) + 1),

@@ -71,8 +71,8 @@ class BertTokenizer(tf.Module):
       normalization: One of `config.NORMALIZATIONS`. ASCII_LOWER, the rules of
         MediaPipe and the TensorFlow Lite Task Library, needs `lower_case`
         without `strip_accents`.
-      max_input_chars_per_word: Longer words become [UNK]. ASCII_LOWER ignores
-        this limit and limits the bytes of a word.
+      max_input_chars_per_word: Longer words become [UNK]. With ASCII_LOWER,
+        words of more than 100 bytes become [UNK] instead, as in MediaPipe.
 
     Example:
       >>> tokenizer = bert_tf.BertTokenizer.from_vocab_file("data/vocab.txt")

@@ -53,7 +53,7 @@ class Vocabulary:
 
     Source: load_vocab (tokenization.py:121-133 of the original). As in the
     original, an empty line takes up an id, and a repeated token has the id of
-    its last line. No text gets the id of an earlier line or of an empty line.
+    its last line; no text gets the ids of its earlier lines or of empty lines.
     White space at the ends of a token, which the original strips, is an error.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Writes, restores and removes training checkpoints, synchronously or not.
+"""Restores, removes and writes training checkpoints, also in the background.
 
 A checkpoint is a TF1 checkpoint, as in the original, and a JSON file. The TF1
 files are `model.ckpt-<step>.index` and `.data-00000-of-00001`. The JSON file is

@@ -29,7 +29,7 @@ from bert_tf.errors import UserError
 # scale its update (optimization.py:59-66 of the original).
 EXCLUDED_FROM_DECAY = ("LayerNorm", "layer_norm", "bias")
 _DECAY_SHARE = 0.2
-# The name of compiled updates of weights in a graph. `xla` looks for it.
+# `xla` finds compiled functions that update weights by this part of a name.
 COMPILED_NAME = "update_of_weight"
 
 
@@ -206,7 +206,7 @@ def _shared_update(rule: UpdateRule, dtype: tf.DType):
     """
     gradient, rate = (tf.TensorSpec(shape, dtype) for shape in (None, []))
 
-    # Without _noinline, TensorFlow would inline and optimize a copy per weight.
+    # Without _noinline, TensorFlow would copy this graph for every weight.
     @tf.function(
         input_signature=[
             [tf.TensorSpec([], tf.resource)] * 3,

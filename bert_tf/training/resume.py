@@ -60,7 +60,7 @@ def describe(
         "flags": dataclasses.asdict(config),
         _VOCABULARY: vocabulary_hash,
         "bert_config": bert_config.to_dict(),
-        # These names have no folder, so records may move to another folder.
+        # File names have no folder, so a run can resume after records move.
         "record_files": _hash_files(record_files),
         "data_fingerprint": manifest.fingerprint if manifest else None,
     }

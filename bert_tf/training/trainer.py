@@ -44,7 +44,7 @@ class Pacer:
     its interval. Calls take under 10 seconds, so that the progress bar moves.
     """
 
-    # Plan for only 7 of the 10 seconds, because the next steps may be slower.
+    # Plan for 7 seconds: the next steps may be slower, and the limit is 10.
     _BUDGET = 0.7 * 10.0
     _GROWTH = 4
 

@@ -1,8 +1,8 @@
 """Chooses whether to leave padding out (`--unpad`), and finds the tokens.
 
 For equal batches and dropout, leaving padding out changes losses only by
-rounding. Each number of tokens needs a program, so micro-batches are filled up
-to one of a few numbers of tokens; see `layouts.find_tokens_of_parts`.
+rounding. A program is compiled for each number of tokens, so micro-batches are
+filled up to one of a few numbers; see `layouts.find_tokens_of_parts`.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from bert_tf.modeling import layouts
 
 # If at least this share is tokens, leaving padding out saves no time.
 _FULL = 0.95
-# Without padding, each number of tokens needs a program. If the hidden states
-# of a micro-batch have fewer elements, compiling costs more time than it saves.
+# Compiling a program for each number of tokens takes longer than it saves if
+# the hidden states of a micro-batch have fewer elements than this.
 _LEAST_ELEMENTS = 1 << 18
 
 Rows = dict[str, tf.Tensor]
@@ -43,7 +43,7 @@ def choose(
     stored: bool | None = None,
     reads_padding: bool = False,
 ) -> bool:
-    """Returns whether to leave padding out.
+    """Returns whether the model computes only tokens, and no padding.
 
     Args:
       flag: `--unpad`: "auto", "on" or "off".

@@ -300,7 +300,7 @@ def _task_of(build: Build, flag: str) -> Task:
         )
     task = registry.from_stored(build.stored)
     task = dataclasses.replace(task, max_seq_length=build.head.max_seq_length)
-    # The file truncates long texts, so the model must not read them in windows.
+    # For a fair comparison, truncate long texts, as the .tflite file does.
     if build.takes_text and isinstance(task, ClassificationTask):
         task = dataclasses.replace(task, doc_stride=None)
     return task
