@@ -23,7 +23,7 @@ from typing import Any
 from bert_tf import errors
 from bert_tf import keras_backend
 
-__version__ = "0.1.0"  # pyproject.toml reads it.
+__version__ = "0.2.0"  # pyproject.toml reads it.
 
 _HOMES = {
     "BertConfig": "bert_tf.config",
