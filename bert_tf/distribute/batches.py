@@ -49,9 +49,8 @@ class StepPlan:
     @property
     def micro_batch_size(self) -> int:
         """Number of rows that a replica computes at once."""
-        return _divide_up(
-            self.batch_size, self.num_replicas * self.num_micro_batches
-        )
+        parts = self.num_replicas * self.num_micro_batches
+        return _divide_up(self.batch_size, parts)
 
     @property
     def per_replica(self) -> int:
@@ -87,17 +86,15 @@ def distribute_batches(
     """
 
     def for_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        share = plan.per_replica * (
-            context.num_replicas_in_sync // context.num_input_pipelines
-        )
+        replicas = context.num_replicas_in_sync // context.num_input_pipelines
+        share = plan.per_replica * replicas
         first = min(share * context.input_pipeline_id, plan.batch_size)
         count = min(share, plan.batch_size - first)
         own = _own_rows(dataset, first, count, plan.batch_size)
         if count < share:
             own = own.map(
                 lambda batch: {
-                    name: _fill_up(value, share)
-                    for name, value in batch.items()
+                    name: _fill_up(x, share) for name, x in batch.items()
                 }
             )
         if plan.per_replica < share:
@@ -106,11 +103,8 @@ def distribute_batches(
             own = own.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
         if not finite:
             # Mark the dataset infinite, so that no batch checks for its end.
-            own = own.apply(
-                tf.data.experimental.assert_cardinality(
-                    tf.data.INFINITE_CARDINALITY
-                )
-            )
+            mark = tf.data.experimental.assert_cardinality
+            own = own.apply(mark(tf.data.INFINITE_CARDINALITY))
         return untuned(own.prefetch(tf.data.AUTOTUNE))
 
     return iter(strategy.distribute_datasets_from_function(for_worker))
@@ -119,8 +113,7 @@ def distribute_batches(
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset without a thread that tunes it.
 
-    If such a thread wakes before it is marked as cancelled, it sleeps again,
-    and the end of the iterator waits for it, up to a minute.
+    The end of the iterator would wait up to a minute until the thread wakes.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -133,10 +126,9 @@ def _own_rows(dataset, first: int, count: int, batch_size: int):
         return dataset(first, count)
     if count == batch_size:
         return dataset
+    rows = slice(first, first + count)
     return dataset.map(
-        lambda batch: {
-            name: value[first : first + count] for name, value in batch.items()
-        }
+        lambda batch: {name: x[rows] for name, x in batch.items()}
     )
 
 

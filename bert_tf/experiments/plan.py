@@ -4,8 +4,7 @@ Steps run in the order vocabulary -> records -> pretraining -> cells. A step's
 id has a hash of everything that the step's result depends on. So a step that
 several tables need runs once, and a later command skips finished steps.
 
-`recipes/experiments/tables.json` describes the tables. Here, a table is a JSON
-object with these keys, among others:
+A table, as `recipes/experiments/tables.json` describes it, has these keys:
   kind: "curve" if the columns are numbers of steps, "spread" if the cells show
     how far seeds differ, else "table".
   cells: A list of [row, column, cell id per seed...].
