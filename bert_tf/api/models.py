@@ -334,9 +334,8 @@ class TextMethods(save.FileMethods):
         packed_weights.refuse()
         bert = getattr(self, "bert", self)
         step = self.optimizer.iterations
-        # Keras restores the step but not the dropout's `state`. Set `state` by
-        # the step, so that a resumed run draws the same dropout. Do not set it
-        # if gradients accumulate: a step's batches would draw the same dropout.
+        # Keras restores the step, not the dropout's `state`, so set it by the
+        # step. Not if gradients accumulate: a step's batches must differ.
         if not self.optimizer.gradient_accumulation_steps:
             state = bert.seed_generator.state
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)
