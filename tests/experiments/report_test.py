@@ -178,10 +178,10 @@ class ReportTest(files_case.FolderCase):
     def test_committed_cells_have_the_verdicts_of_the_documentation(self):
         """Checks the numbers that docs/experiments.md repeats."""
         num_cells, text = self._write_committed("small")
-        self.assertEqual(num_cells, 43)
-        self.assertLen([*self._path().glob("*.png")], 3)
+        self.assertEqual(num_cells, 73)
+        self.assertLen([*self._path().glob("*.png")], 4)
         for line in (
-            "7 agree, 3 contradict, 3 are not distinguishable, 0 have no",
+            "7 agree, 3 contradict, 4 are not distinguishable, 0 have no",
             "BERT | -1.74 ± 0.99 | – | not distinguishable |",
             "+ BiLSTM above Left-to-right & no NSP | +7.59 ± 1.37 | – | "
             "**agrees** |",
@@ -191,6 +191,7 @@ class ReportTest(files_case.FolderCase):
             "below Fine-tuning | +3.28 ± 1.05 | -5.4 | **contradicts** |",
             "below Last hidden | +2.62 ± 0.32 | -3.9 | **contradicts** |",
             "sum of the last four | -1.26 ± 0.26 | -4.9 | **agrees** |",
+            "(masked LM) | -1.67 ± 6.41 | -2.2 | not distinguishable |",
         ):
             self.assertIn(line, text)
 
