@@ -7,6 +7,7 @@ Serving's (json_tensor.cc).
 
 import base64
 import binascii
+import functools
 import itertools
 import json
 from collections.abc import Mapping
@@ -66,13 +67,19 @@ def dump(document: Any, has_nan: bool = False) -> bytes:
       has_nan: True if the document contains NaN or Infinity, which orjson would
         write as null. If True, pass lists, or float32 values get 17 digits.
     """
+    encode_one = functools.partial(
+        orjson.dumps, option=orjson.OPT_SERIALIZE_NUMPY
+    )
     if not has_nan:
         try:
-            return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+            return encode_one(document)
         except orjson.JSONEncodeError:
             pass  # orjson refuses surrogates; `json` writes them.
     text = json.dumps(
-        document, ensure_ascii=False, default=lambda array: array.tolist()
+        document,
+        ensure_ascii=False,
+        # Not `tolist`, which turns a float32 of 0.1 into 0.10000000149.
+        default=lambda array: orjson.loads(encode_one(array)),
     )
     return text.encode("utf-8", "surrogateescape")
 

@@ -391,6 +391,16 @@ class JsonTest(tf.test.TestCase, parameterized.TestCase):
         written = json_values.write_predictions(outputs, True)
         self.assertEqual(written, b'{"predictions": [%s, NaN]}' % digits)
 
+    def test_float_digits_beside_a_text_that_is_not_utf8(self):
+        scores = np.array([[0.1, 2.0]], np.float32)
+        outputs = {"t": np.array([b"\xff"], object), "y": scores}
+        for by_rows, expected in (
+            (True, b'{"predictions": [{"t": "\xff", "y": [0.1, 2.0]}]}'),
+            (False, b'{"outputs": {"t": ["\xff"], "y": [[0.1, 2.0]]}}'),
+        ):
+            written = json_values.write_predictions(outputs, by_rows)
+            self.assertEqual(written, expected)
+
 
 _REGRESS_METHOD = "tensorflow/serving/regress"
 

@@ -120,10 +120,10 @@ class Scores:
         )
         raise UserError(
             f"The {self.metric} of the .tflite file must be at most --max_drop="
-            f"{config.max_drop:g} points below the model's, "
-            f"{self.model_score:.2f} on {self.eval_file}. Received: "
+            f"{config.max_drop:g} points (of an error, percent) worse than the "
+            f"model's, {self.model_score:.2f} on {self.eval_file}. Received: "
             f"{self.score:.2f} with --quantization={config.quantization}, "
-            f"{self.drop:.2f} below; {advice}."
+            f"{self.drop:.2f} worse; {advice}."
         )
 
 

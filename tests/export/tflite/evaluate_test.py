@@ -111,7 +111,7 @@ class GateTest(tf.test.TestCase, parameterized.TestCase):
         scores.require(dataclasses.replace(config, max_drop=2.5))
         with self.assertRaisesRegex(
             UserError,
-            r"accuracy .* at most --max_drop=1 points below .* 22.50 on dev.tsv"
+            r"accuracy .* at most --max_drop=1 points .* 22.50 on dev.tsv"
             rf".* Received: 20.00 with --quantization={quantization}, 2.50 "
             rf"below; {advice}",
         ):
