@@ -65,7 +65,7 @@ def dump(document: Any, has_nan: bool = False) -> bytes:
     Args:
       document: The values to write, which may contain NumPy arrays.
       has_nan: True if the document contains NaN or Infinity, which orjson would
-        write as null. If True, pass lists, or float32 values get 17 digits.
+        write as null. If True, pass lists: NaN in an array would become null.
     """
     encode_one = functools.partial(
         orjson.dumps, option=orjson.OPT_SERIALIZE_NUMPY
