@@ -352,9 +352,9 @@ def write_confusion_matrix(
     A cell's color shows the cell's share of all examples in its row.
 
     Args:
-      path: The PNG.
-      labels: The C names to draw, as `drawable` returns them.
-      counts: <int64>[C, C], with correct labels in rows.
+      path: The path of the PNG.
+      labels: The names of the C labels to draw, as `drawable` returns them.
+      counts: <int64>[C, C], numbers of examples, with correct labels in rows.
       title: The title of the figure.
       note: A line below the matrix.
     """

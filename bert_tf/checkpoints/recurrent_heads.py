@@ -40,8 +40,8 @@ def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
 
     Args:
       config: The shape of the encoder.
-      shapes: Canonical name -> shape, for all weights of a checkpoint. If there
-        is a weight of bilstm_1, bilstm_0 and bilstm_1 both get all their rows.
+      shapes: Canonical name -> shape, for all weights of a checkpoint. Any
+        weight of bilstm_1 adds all rows of bilstm_0 and bilstm_1.
     """
     result = {row.name: row for row in weight_map.rows(config)}
 

@@ -1,16 +1,16 @@
 r"""Distills a large, fine-tuned BERT into a small one.
 
-The teacher's model directory defines the task; the data flags are the same as
-for the script that trained it:
+The teacher's model directory defines the task. Set the same data flags as when
+the teacher was trained:
 
   python run/distill.py --teacher_dir=output/topics/model \
       --num_hidden_layers=4 --hidden_size=256 --train_file=train.csv \
       --dev_file=dev.csv --output_dir=output/small --do_train --do_eval
 
-By default the student is as wide as the teacher and starts with some of the
-teacher's layers. A narrower student starts with projected embeddings and random
-layers, a wider one with random weights. With --pretrained_model_dir the student
-is an existing model. --unlabeled_file adds texts that only the teacher labels.
+By default, the student is as wide as the teacher and copies some of its layers.
+A narrower student copies only the embeddings, projected to its width. A wider
+student starts with random weights. With --pretrained_model_dir, the student is
+an existing model. --unlabeled_file adds texts that only the teacher labels.
 
 The output directory has the same files as in fine-tuning, and run/predict.py
 and the scripts in export/ accept its model. Rerun the same command to resume

@@ -241,7 +241,7 @@ class PretrainingInput:
         )
         paths = np.array(self._read_from)[order]
         later = paths[(start.group + 1) * self._files_per_group :]
-        # A round may be half read, so begin with the file that comes next.
+        # Files are read in turn, so begin with the file of the next record.
         begun = self._group(
             tf.constant(paths[list(start.files)], tf.string),
             tf.constant(start.skips, tf.int64),

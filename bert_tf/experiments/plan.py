@@ -74,7 +74,7 @@ class Step:
 
     Attributes:
       id: A name with a hash of all that the result depends on.
-      kind: Subfolder of --output_dir for steps of this kind; `CELL` for cells.
+      kind: The subfolder of --output_dir, such as "records"; `CELL` for a cell.
       commands: The commands, in order; empty if `score` reads the results of
         another step.
       needs: The ids of the steps to run first.
@@ -287,7 +287,7 @@ class Plan:
         content = [
             [[script, _with_flag_file(flags)] for script, flags in commands],
             list(needs),
-            # Hash the unused [], too: without it, finished cells get new ids.
+            # Without this unused [], ids would change and cells run again.
             score and [score.metric, score.split, []],
         ]
         step_id = f"{name}-{data.digest(content)}"

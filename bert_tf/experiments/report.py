@@ -74,8 +74,8 @@ def write(out_dir: str) -> None:
 def build(planned: Rows, out_dir: str) -> dict[str, Any]:
     """Returns the contents of `report.json`.
 
-    Each of the planned `tables` has `values`, one per row and column. Its
-    `signs` compare two rows for each claim of the paper. `failed` lists failed
+    Each planned table has `values`, one per row and column, and `signs`, which
+    check the paper's claims that a row is above another. `failed` lists failed
     cells, with command and log; `unreadable` lists cell files without a score.
     """
     finished, failed, unreadable = {}, [], []
@@ -489,7 +489,7 @@ def _points(value: Values, is_spread: bool) -> Iterator[tuple]:
         error, verdict = value["error"], value.get("verdict")
         if error is None or verdict is None:
             verdict = "no sign claimed, or one seed"
-        # If rows are "not distinguishable", this bar of two errors includes 0.
+        # Rows are "not distinguishable" if 0 is in this bar, 2 standard errors.
         yield verdict, value["difference"], -0.12, 2 * (error or 0.0)
 
 

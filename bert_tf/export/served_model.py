@@ -23,7 +23,7 @@ _NO_VERSION_YET = re.compile(
     r"\d+\.tmp-.*|\..*|models\.config|batching_parameters\.txt"
 )
 _PACKAGES = ("bert_tf", "tensorflow")
-# All trained models are in a folder of this name: use its parent's name.
+# A folder that training names "model" is served under its parent's name.
 _MODEL_FOLDER = "model"
 
 

@@ -505,7 +505,7 @@ class FinetuneInput:
         The batch has the features of `Features.batch` and `example_index`
         <int64>[B], which counts the examples of all steps.
         """
-        # Prefetching reads past the last step, so the plan then starts again.
+        # Prefetching also reads batches after the last step: repeat the plan.
         planned = self._plan[step % len(self._plan)]
         batch = self._features.batch(planned.indices[rows], planned.length)
         first = step * self._batch_size

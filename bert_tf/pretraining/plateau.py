@@ -23,7 +23,7 @@ from bert_tf.text import masking
 
 # Predictions in a sample: fewer estimate the entropy badly, more take longer.
 _PREDICTIONS = 200_000
-# A run is on the plateau while loss / frequency line is at least this ratio.
+# On the plateau, loss / (loss from token frequencies alone) is at least this.
 _ON_PLATEAU = 0.98
 # Average the loss over this many steps: single losses vary by some percent.
 _AVERAGED_STEPS = 50

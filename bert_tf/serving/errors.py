@@ -90,7 +90,7 @@ def _with_code(code: int) -> Callable[[str], RequestError]:
     return functools.partial(RequestError, code)
 
 
-# Each function takes a message and returns a `RequestError` with one code.
+# For example, `not_found(message)` returns a `RequestError` with NOT_FOUND.
 invalid = _with_code(tf.errors.INVALID_ARGUMENT)
 not_found = _with_code(tf.errors.NOT_FOUND)
 failed_precondition = _with_code(tf.errors.FAILED_PRECONDITION)

@@ -47,7 +47,7 @@ _ANSWER_COPIES = 3
 # Maximum memory of a decoded field in bytes, in addition to the encoded bytes.
 _FIELD_BYTES = 256
 _T = TypeVar("_T")
-# Maps the task of a call to the grpc task that waits for the end of the call.
+# Maps the asyncio task that runs a call to the one that awaits the call's end.
 _LISTENERS = weakref.WeakKeyDictionary()
 
 
@@ -81,8 +81,8 @@ def server(
         maximum_concurrent_rpcs=_MAX_CALLS,
         options=(
             *_OPTIONS,
-            # `_Decoder` refuses messages above the limit and names the flag, so
-            # gRPC refuses only messages above twice the limit.
+            # For messages above the limit, `_Decoder` raises an error that
+            # names the flag. So gRPC itself accepts twice the limit.
             (
                 "grpc.max_receive_message_length",
                 2 * service.limits.max_grpc_message_bytes,
@@ -108,10 +108,10 @@ def server(
 def _make_task(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine, **options
 ) -> asyncio.Task:
-    """Creates a task, as the task factory of the event loop.
+    """Creates a task for the event loop, and stores the two tasks of a call.
 
-    Stores the two tasks of a call for `_end_call`, because grpc itself can only
-    end whole connections. If a version of grpc renames its private function
+    `_end_call` cancels these two tasks, because grpc itself can only end whole
+    connections. If a version of grpc renames its private function
     `_handle_exceptions`, every call fails with a KeyError.
     """
     task = asyncio.Task(coroutine, loop=loop, **options)

@@ -118,7 +118,7 @@ class LearnedVocabulary:
     Attributes:
       tokens: All lines.
       threshold: The minimum count of a learned wordpiece.
-      counts: Number of lines of each kind.
+      counts: Number of lines by kind, such as "learned" or "unused".
     """
 
     tokens: list[str]
@@ -311,8 +311,8 @@ def _guess(
     below: int, num_below: int, above: int, num_above: int, room: int
 ) -> int:
     """Returns the next threshold to try, from one or two earlier ones."""
-    # The search ends at `_FULL_ENOUGH * room` to `room` wordpieces, so aim at
-    # the middle of this range to end the search soon.
+    # The search ends when the number of wordpieces is between
+    # `_FULL_ENOUGH * room` and `room`, so aim at the middle of this range.
     target = (1 + _FULL_ENOUGH) / 2 * room
     if num_below and num_above:
         share = math.log(num_below / target) / math.log(num_below / num_above)

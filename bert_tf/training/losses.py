@@ -28,9 +28,9 @@ from bert_tf.tasks.task import Task
 # (run_pretraining.py:277-280 of the original).
 _NO_WEIGHT = 1e-5
 
-# If a row's loss depends on other rows, compute the step's loss first. Then add
-# two features to each row: an equal share of this loss, and the loss's gradient
-# with respect to the row's output.
+# If the loss of a row depends on other rows, a micro-batch cannot compute it.
+# So compute the step's loss first. Then add two features to each row: an equal
+# share of this loss, and its gradient with respect to the row's output.
 COUPLED_LOSS = "coupled_loss"
 SLOPES = "slopes"
 
@@ -296,7 +296,7 @@ class TaskObjective(Objective):
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         if COUPLED_LOSS in rows:
-            # The two products cancel out, but the first has a gradient, SLOPES.
+            # product - stop_gradient(product) is 0, but its gradient is SLOPES.
             product = tf.reduce_sum(outputs[self.coupled] * rows[SLOPES])
             value = tf.reduce_sum(rows[COUPLED_LOSS])
             return {"loss_sum": value + product - tf.stop_gradient(product)}

@@ -342,11 +342,11 @@ class TrainingStep:
         return is_healthy, metrics, sums
 
     def _replica_step(self, rows, is_healthy, metrics):
-        """Runs one step, in replica context.
+        """Runs one step on a replica, inside `strategy.run`.
 
         Args:
-          rows: Features, [R, ...].
-          is_healthy: <bool>[], false after a step that was not finite, so that
+          rows: Features of the replica's R rows, [R, ...].
+          is_healthy: <bool>[], false if an earlier step ended training; then
             this step changes nothing and returns its arguments.
           metrics: The metrics of the previous step.
 

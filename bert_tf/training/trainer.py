@@ -44,7 +44,7 @@ class Pacer:
     its interval. Calls take under 10 seconds, so that the progress bar moves.
     """
 
-    # Plan for 7 seconds: the next steps may be slower, and the limit is 10.
+    # Plan calls of 7 s, so that they take under 10 s even if steps get slower.
     _BUDGET = 0.7 * 10.0
     _GROWTH = 4
 

@@ -27,11 +27,11 @@ Rows = dict[str, tf.Tensor]
 
 
 def pays(share_of_tokens: float, num_elements: int) -> bool:
-    """Returns whether a CPU trains faster without padding.
+    """Estimates whether leaving padding out makes a model faster on a CPU.
 
     Args:
-      share_of_tokens: The share of tokens among all positions of batches.
-      num_elements: Elements of the hidden states of a padded micro-batch.
+      share_of_tokens: Share of tokens among all positions of padded batches.
+      num_elements: Number of elements of a padded micro-batch's hidden states.
     """
     return share_of_tokens < _FULL and num_elements >= _LEAST_ELEMENTS
 

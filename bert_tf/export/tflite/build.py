@@ -141,12 +141,12 @@ def adapt(build: Build) -> Build:
 def make_function(
     build: Build,
 ) -> tuple[Callable[..., dict[str, tf.Tensor]], dict[str, tf.TensorSpec]]:
-    """Returns the function of a file and the specs of its inputs, by name.
+    """Returns the function that a file computes, and its input specs by name.
 
     The inputs are strings <string>[B] and choices <string>[B, C], or ids in
     `input_ids`, `input_mask` and `segment_ids`, each <int32>[R, T] or
     [R, C, T]. Specs have None for a free dimension. With ids, the outputs are
-    as in an --ids_only export, except `OMITTED_FOR_IDS`. With strings,
+    as in an --ids_only export, without `OMITTED_FOR_IDS`. With strings,
     `HEADS_WITH_OFFSETS` return logits or probabilities per token, and byte
     offsets `starts` and `ends` <int32>[B, T], -1 for tokens outside the text.
     """

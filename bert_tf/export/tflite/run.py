@@ -173,8 +173,8 @@ def publish(built: Built, path: str, scores: Scores | None) -> None:
     """Writes a file, and its report next to it, atomically."""
     measured = None if scores is None else dataclasses.asdict(scores)
     with contextlib.ExitStack() as stack:
-        # The report is renamed before the file. If the process is killed in
-        # between, the checksum in the report shows that the file is old.
+        # The report is replaced first. If the process is killed before the
+        # file is replaced, the new checksum does not match the old file.
         names = [
             stack.enter_context(files.atomic_file(path + suffix))
             for suffix in ("", _REPORT_SUFFIX)

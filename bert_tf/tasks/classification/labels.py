@@ -143,8 +143,8 @@ def parse_label(
     if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
-    # Label indices are not floats and do not repeat. So if values are floats or
-    # repeat, `value` is a vector of 0 and 1, but it has a wrong length.
+    # Label indices are integers and do not repeat. So a list such as [0, 0, 1]
+    # or [1.0, 0.0] must mean a 0 or 1 for each label, but its length is wrong.
     is_vector = any(isinstance(x, float | np.floating) for x in value)
     if all(is_flag) and (is_vector or len({*value}) < len(value)):
         raise UserError(

@@ -210,7 +210,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         """
         logits = outputs[_LOGITS]
         if is_there is not None:
-            # A mask of all choices would make the softmax uniform: mask none.
+            # Do not mask all choices of a row: the softmax would be uniform.
             is_there |= ~tf.reduce_any(is_there, -1, keepdims=True)
             logits = tf.where(is_there, logits, logits.dtype.min)
         probs = tf.nn.softmax(logits)
