@@ -31,7 +31,7 @@ from bert_tf.io import files
 
 # Increase this if the contents of parts change, or else old parts are reused.
 _VERSION = 4
-# Parts depend on these flags: if one changes, all chunks are extracted again.
+# If one of these flags changes, all chunks are extracted again.
 _FLAGS = (
     "text_column",
     "id_column",

@@ -473,7 +473,7 @@ def measure(
         num_words += int(tf.reduce_sum(frequency))
         num_tokens += int(tf.reduce_sum(of_token))
         num_unknown += int(tf.reduce_sum(of_token[is_unknown]))
-    # Each unknown word becomes one [UNK], so both shares use `num_unknown`.
+    # An unknown word becomes one [UNK], so this counts words and tokens.
     return {
         "tokens_per_word": num_tokens / max(num_words, 1),
         "unknown_percent": 100 * num_unknown / max(num_tokens, 1),

@@ -252,7 +252,7 @@ def _write(
         files.write_text(os.path.join(folder, split + ending), contents)
     known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
-        # Include tasks with the metric F1: some tables show their accuracy.
+        # Also for tasks scored by F1: some tables show their accuracy.
         dev = next(y for x, y in rows.items() if x.startswith("dev"))
         counts = collections.Counter(row["label"] for row in dev)
         known["majority"] = 100 * max(counts.values()) / len(dev)

@@ -46,8 +46,8 @@ def find_tokens(input_mask, for_inference=False):
 
     The pooler reads the first position of a sequence, so this position has a
     row even if it is padding. In a sequence without tokens, padding attends to
-    padding, so all positions have rows. The masks 1 1 0 and 1 0 0 give indices
-    0 1 3 and places 0 1 3 and 2 3 3, where 3 is T.
+    padding, so all positions have rows. The mask [[1, 1, 0], [1, 0, 0]] gives
+    indices [0, 1, 3] and places [[0, 1, 3], [2, 3, 3]]; in places, 3 is T.
 
     Args:
       input_mask: <int32>[..., S], 1 for tokens and 0 for padding.

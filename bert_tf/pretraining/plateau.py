@@ -176,7 +176,7 @@ class Watch:
     def add_held_out(self, masked_lm_loss: float) -> None:
         """Stores the loss on held-out records."""
         self._held_out = masked_lm_loss
-        # Compare with the training loss now: later it would be lower.
+        # Use the training loss of this step, because later losses are lower.
         has_left = self._has_left(self._loss)
         self._remembers = has_left and not self._has_left(masked_lm_loss)
 

@@ -32,8 +32,8 @@ _STRING_BYTES = 56
 NO_PROTO = "The message is not a valid proto."
 # Smaller messages have too few fields to fill memory, so skip the count.
 COUNTED_BYTES = 1 << 14
-# Decoding may turn a packed integer of 1 byte into 8 bytes, so 8 integers are
-# counted as one field.
+# A decoded integer takes 8 bytes, far less than a field, so 8 integers count as
+# one field.
 _NUMBERS_PER_FIELD = 8
 _FIXED_SIZES = {1: 8, 5: 4}
 _FIELD = descriptor.FieldDescriptor
