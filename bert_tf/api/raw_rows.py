@@ -382,7 +382,7 @@ def convert_dataset(
     """
     task = preprocessor.task if preprocessor.has_task else None
     length = preprocessor.max_seq_length if preprocessor.reads_texts else None
-    batches = _batched(dataset, task, batch_size)
+    batches = untuned(_batched(dataset, task, batch_size))
 
     def generate() -> Iterator[Any]:
         for element in batches:
