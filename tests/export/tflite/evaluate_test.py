@@ -113,11 +113,11 @@ class GateTest(tf.test.TestCase, parameterized.TestCase):
             UserError,
             r"accuracy .* at most --max_drop=1 points .* 22.50 on dev.tsv"
             rf".* Received: 20.00 with --quantization={quantization}, 2.50 "
-            rf"below; {advice}",
+            rf"worse; {advice}",
         ):
             scores.require(config)
         nan = dataclasses.replace(scores, drop=float("nan"))
-        with self.assertRaisesRegex(UserError, "nan below"):
+        with self.assertRaisesRegex(UserError, "nan worse"):
             nan.require(dataclasses.replace(config, max_drop=100.0))
 
     @pytest.mark.slow
