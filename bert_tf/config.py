@@ -41,11 +41,11 @@ POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")
 # The best layer combination in Table 7 of the paper.
 DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
-# A larger number of layers is surely a typing error and would fill the memory.
+# More layers than this are surely a typing error and would fill the memory.
 MAX_HIDDEN_LAYERS = 1000
 _MAX_INT, _MAX_FLOAT = 2**31 - 1, 3e38
 
-# Keys in the files of multilingual and Chinese BERT; the original ignores them.
+# Multilingual and Chinese BERT have these keys, which the original ignores.
 _UNUSED_KEYS = frozenset(
     {
         "directionality",
@@ -74,9 +74,9 @@ GROUPS = (
     "other",
     IGNORED,
 )
-# A flag's effect decides whether the flag may change when a run resumes. It is
-# "weights" if the flag changes the trained weights or which model is selected,
-# and "place" if it only changes where a run reads, writes or computes.
+# Effects of a flag. "weights": it affects the trained weights or which model is
+# selected, so a resume refuses or logs a change. "place": it affects only
+# where a run reads, writes or computes.
 EFFECTS = ("weights", "place", "nothing")
 # Rules that limit a flag's value; `flags.options.Flags` checks them.
 BOUNDS = ("at_least", "above", "at_most", "below")

@@ -80,8 +80,8 @@ def _texts(*codes: int) -> str:
     return "|".join(re.escape(os.strerror(code)) for code in codes)
 
 
-# Pattern of an error message -> problem and advice. Most messages contain the
-# system's text for the error; NumPy writes only "8 requested and 4 written".
+# Pattern of an error message -> problem and advice. On a full disk, NumPy omits
+# the system's text and writes only "8 requested and 4 written".
 _REFUSALS = {
     _texts(errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     + r"|\d+ requested and \d+ written": (

@@ -330,8 +330,8 @@ def moving_average(values: np.ndarray, width: int) -> np.ndarray:
     half = max(width // 2, 1)
     sums = np.cumsum(np.concatenate([[0.0], values]))
     index = np.arange(len(values))
-    # At the left end the curve is steep, so a one-sided window would be biased:
-    # shrink both sides. At the flat right end, shrink only the right side.
+    # Near the left end, the curve is steep: shrink both sides of the window, or
+    # else the mean would be biased. Near the right end, shrink only that side.
     low = index - np.minimum(half, index)
     high = np.minimum(index + np.minimum(half, index), len(values) - 1) + 1
     return (sums[high] - sums[low]) / (high - low)
@@ -375,7 +375,7 @@ def write_confusion_matrix(
         _draw_confusions(bars, labels, counts, side)
         size = min(44 * side / total, 10.0)
     display = ConfusionMatrixDisplay(
-        # In a large matrix, small shares are visible only with this power.
+        # Cells without numbers need darker colors to show small shares.
         shares if has_numbers else shares**0.4,
         display_labels=labels,
     ).plot(

@@ -53,14 +53,14 @@ _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
 # Keras' default batch size: `count_steps` must count the same steps as Keras.
 _BATCH_SIZE = 32
-# The default --seed of finetune_classifier.py: both draw equal few-shot pairs.
+# The default --seed of finetune_classifier.py, to draw its few-shot pairs.
 _FEW_SHOT_SEED = 12345
 _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
     keras.callbacks.ReduceLROnPlateau,
 )
 
-# Python streams of batches, which must be the model's inputs, not raw texts.
+# Python streams of batches. A batch must hold model inputs, not raw texts.
 STREAMS = (keras.utils.PyDataset, types.GeneratorType)
 # Data that comes in batches, which `Preprocessor.split` cannot split by rows.
 IN_BATCHES = (tf.data.Dataset, *STREAMS)
@@ -165,7 +165,7 @@ def compute_loss(
         (y,) = y.values()
     weight = None
     if sample_weight is not None:
-        # Keras copies the weights for each output, so use the first copy.
+        # Keras copies `sample_weight` for each output: read the first copy.
         weight = tf.cast(tf.nest.flatten(sample_weight)[0], tf.float32)
     batch = {INPUT_MASK.name: tf.ones_like(x[INPUT_IDS.name]), **x}
     if task is not None:

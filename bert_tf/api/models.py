@@ -35,7 +35,7 @@ _OUTPUT_OF_LABEL = {
 # A .keras file stores `_has_defaults` under this key of its compile arguments.
 _HAS_DEFAULTS = "bert_tf_defaults"
 # Token heads do not train the pooler, and the masked-LM loss does not train the
-# next-sentence head, so Keras' warning about both would only confuse.
+# next-sentence head. Hide Keras' warning that these weights get no gradients.
 warnings.filterwarnings(
     "ignore",
     r"Gradients do not exist for variables \['[^']*/pooler/dense/kernel', "
@@ -334,8 +334,8 @@ class TextMethods(save.FileMethods):
         packed_weights.refuse()
         bert = getattr(self, "bert", self)
         step = self.optimizer.iterations
-        # Keras restores the step, not the dropout's `state`, so set it by the
-        # step. Not if gradients accumulate: a step's batches must differ.
+        # Keras does not restore the dropout's `state`, so set it from the step,
+        # unless gradients accumulate: a step's batches need different dropout.
         if not self.optimizer.gradient_accumulation_steps:
             state = bert.seed_generator.state
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)
@@ -566,7 +566,7 @@ class TextMethods(save.FileMethods):
         """Returns `y`, or placeholder labels if no masks are drawn yet."""
         if not self._draws_masks(x, y):
             return y
-        # In a strategy, metrics are built before masks exist: use any labels.
+        # Strategies build metrics before masks are drawn: return dummy labels.
         return tf.argmax(y_pred["masked_lm_logits"], -1)
 
     def _with_masks(self, data, step):

@@ -190,7 +190,7 @@ def _describe_task(stored: StoredModel) -> dict[str, Any]:
     task = registry.build_task(
         values, stored.num_labels, stored.config.max_position_embeddings
     )
-    # Drop the language: earlier versions also saved it for unrelated tasks.
+    # Drop an unused `language` of earlier versions; `to_json` adds a used one.
     values.pop("language", None)
     complete = values | task.to_json()
     if values.get("labels") is None and "labels" in complete:

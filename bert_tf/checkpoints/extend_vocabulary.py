@@ -35,7 +35,7 @@ from bert_tf.text.vocabulary import CONTINUATION
 from bert_tf.text.vocabulary import Vocabulary
 
 _UNUSED = re.compile(r"\[unused\d+\]")
-# Normalize "##Ing" as "aIng", so that "Ing" is not at the start of the word.
+# Normalize "##Ing" as "aIng", because a "##" token never starts a word.
 _FRONT = "a"
 _SHOWN_ON_SCREEN = 8
 _SHOWN_IN_CARD = 100

@@ -38,7 +38,7 @@ _MODULES = {
     "tf1": "bert_tf.checkpoints.tf1.checkpoint",
     "tf_hub": "bert_tf.checkpoints.tf_hub",
 }
-# `check_folder` checks files in these subfolders and "/", the model's folder.
+# Folders whose files `check_folder` checks; "/" is the model's own folder.
 _FOLDERS = ("/", "/assets/", "/assets/tokenizer/", "/variables/")
 
 

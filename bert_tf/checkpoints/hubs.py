@@ -272,7 +272,7 @@ def _fetch_snapshot(name: str, repository: str, revision: str) -> str:
         )
     elif _cached_snapshot(repository, revision) == folder:
         return folder
-    # Call even if no file is new: this records the commit for offline calls.
+    # Call this even if no file is new, to record the commit for offline use.
     folder = huggingface_hub.snapshot_download(
         repository, revision=revision, allow_patterns=chosen
     )

@@ -195,7 +195,7 @@ def _check_size(path: str, expected: int) -> None:
     parts = [part for part in parts if part.is_file()]  # Skip symlink loops.
     if not parts:
         stored_files.require(os.path.join(path, _WEIGHTS_FILE))
-    # Without a stored count, check the size: a weight takes at least 2 bytes.
+    # Without a stored count, limit it by the size: 2 or more bytes a weight.
     most = sum(part.stat().st_size for part in parts) // 2
     if not isinstance(metadata, dict) or expected != metadata.get(
         "parameter_count", min(expected, most)
@@ -353,8 +353,8 @@ def write_model(
         classifier.save_to_preset(directory)
     else:
         backbone.save_to_preset(directory)
-        # Without a preprocessor in the preset, KerasHub's tasks pack 512 tokens
-        # even if the model has fewer positions.
+        # Without a preprocessor in the preset, KerasHub would pack 512 tokens,
+        # too many for models with fewer positions.
         if preprocessor is not None:
             preprocessor.save_to_preset(directory)
     return sentences

@@ -50,8 +50,8 @@ _HEADS = (
     weight_map.SQUAD,
     weight_map.TAGGER,
 )
-# Ignored keys of the Model Garden: `backward_compatible` only affects shapes of
-# variables, and `_read_config` requires `embedding_size` to be `hidden_size`.
+# Keys to ignore: `backward_compatible` affects only shapes of variables, and
+# `_read_config` itself checks `embedding_size`.
 _IGNORED_KEYS = ("backward_compatible", "embedding_size")
 # `hidden_act` here -> code for the same activation in the Model Garden, where
 # the string "gelu" is the exact form, as in tf_keras.
@@ -84,8 +84,8 @@ _OLD_NAMES = {
 }
 
 _NEXT_SENTENCE = "model/classification_heads/0"
-# The name of a head's pooler in a model's `checkpoint_items`, and the pooler's
-# path in a checkpoint, where every period is doubled.
+# The next-sentence head's pooler has this name in `checkpoint_items`. Paths in
+# a checkpoint double every period.
 _HEAD_POOLER = "next_sentence.pooler_dense"
 _HEAD_POOLER_PATH = "next_sentence..pooler_dense"
 # Head -> (alias -> path). The Model Garden reaches an object by several paths.
@@ -524,7 +524,7 @@ def _head_objects(
             elif name in ("classifier", "span_labeling"):
                 yield f"model/{name}", child
             elif name == "classification":
-                # An older BertPretrainer's head is a model: use its layer 0.
+                # In an old BertPretrainer, layer 0 of the head has the weights.
                 layer = checkpoint.children(child).get(f"{_NUMBERED}0")
                 if layer is not None:
                     yield f"{_NEXT_SENTENCE}/out_proj", layer

@@ -45,7 +45,7 @@ _KAGGLE = re.compile(
 )
 _TRUE = ("1", "true", "yes", "on")
 _ORIGIN_FILE = "origin.json"
-# `_lift` removes these files: they may lie beside an archive's only folder.
+# `_lift` removes these files first, as it moves only a folder that is alone.
 _OTHER_FILES = ("__MACOSX", ".DS_Store", _ORIGIN_FILE)
 _WEIGHTS = (".index", ".safetensors", ".bin", ".h5", "saved_model.pb")
 _RELEASED_FILES = (
@@ -208,7 +208,7 @@ def _lift(folder: str) -> None:
     inner = os.path.join(folder, names[0]) if len(names) == 1 else ""
     if not os.path.isdir(inner):
         return
-    # Rename the inner folder first: it may hold a file with the folder's name.
+    # First rename the inner folder: it may hold a file of the same name.
     moved = f"{folder}/{'_' * 250}"
     os.rename(inner, moved)
     for name in os.listdir(moved):

@@ -30,8 +30,8 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.tokenizer import tokenizer_settings
 from bert_tf.text.vocabulary import Vocabulary
 
-# Shares of vocabulary entries with capitals. Below the first share a model is
-# lower-case; from the first to the second, `derive_lower_case` warns.
+# A model is lower-case if less than 5% of its vocabulary entries have capitals.
+# From 5% to 10%, `derive_lower_case` warns.
 _FEW_CAPITALS, _MANY_CAPITALS = 0.05, 0.10
 
 

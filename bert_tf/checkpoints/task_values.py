@@ -32,8 +32,8 @@ _TOKENIZER = {
     "preserve_special_tokens": FLAG,
     "vocabulary_hash": TEXT,
     "normalization": choice(*NORMALIZATIONS),
-    # A pattern finds longer words by this value + 1 repeats of a character, and
-    # RE2 allows at most 1000 repeats.
+    # With limit n, a pattern repeats a character n + 1 times, and RE2 allows at
+    # most 1000 repeats.
     "max_input_chars_per_word": integer(1, 999),
     "added_tokens": ADDED_TOKENS,
 }
@@ -50,8 +50,8 @@ _TASK = {
     "global_step": integer(0),
     "results": OBJECT,
     "labels": optional(names()),
-    # Only embeddings, classifiers of pooled vectors, and models with files of
-    # sentence-transformers have these two values.
+    # The next two values are only for embeddings, classifiers of pooled
+    # vectors, and models with files of sentence-transformers.
     "pooling": optional(TEXT),
     "normalize": optional(FLAG),
 }

@@ -110,9 +110,8 @@ def main(config: DemoConfig) -> None:
     filling = f"run/fill_mask.py --model_dir={pretrained}/model"
     run_step("The best words for [MASK]", f"{filling} --text={MASKED}")
 
-    # The model is narrow, so its learning rate is higher than in the paper, and
-    # one epoch is enough. Compiling for a fourth sequence length would take
-    # more time than it saves.
+    # A narrow model learns at a higher rate than in the paper, so one epoch is
+    # enough. Compiling for a fourth bucket would take more time than it saves.
     finetuning = f"""run/finetune_classifier.py --task_name=custom
         --train_file={tables[0]} --dev_file={tables[1]}
         --text_column=sentence --label_column=library

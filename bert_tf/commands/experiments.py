@@ -90,7 +90,7 @@ class ExperimentsConfig(ModelSourceConfig):
             "--experiments and --output_dir are required; --list prints the "
             "experiments.",
         )
-        # The cells' scripts would read such a path as a list or a glob.
+        # The cells' scripts would read these characters as a list or a glob.
         options.require(
             not set(self.output_dir) & set(",*?["),
             "--output_dir must have no comma, *, ? or [ in its name. Received: "

@@ -137,7 +137,7 @@ def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
             or tuple(stored.get("choices", ("choices",)))
         ),
         context=context,
-        # The stored `start` column fits only the stored choice columns.
+        # Ignore the stored `start` column if flags set other choice columns.
         start=None if config.choice_columns else stored.get("start"),
         label=config.label_column or stored.get("label") or "label",
     )

@@ -263,6 +263,6 @@ def build_task(
         **reading,
         null_score_diff_threshold=threshold,
         head=head,
-        # With one padded length, leave padding unmasked, as in the original.
+        # As in the original, do not mask padding in equally long batches.
         mask_padding=config.num_length_buckets != 1,
     )

@@ -24,10 +24,10 @@ from bert_tf.distribute import packed_weights
 from bert_tf.flags import options
 from bert_tf.flags.groups import PredictionConfig
 
-# Endings of --output_file that mean a table, and endings that are refused.
+# Endings of --output_file: those for tables, and those that `check` refuses.
 _TABLES = (".csv", ".tsv")
 _NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".feather", ".zip", ".npz")
-# For these endings of --output_file, the output is embeddings.
+# Endings of --output_file for embeddings.
 _ARRAYS = (".npy", ".parquet")
 
 

@@ -29,7 +29,7 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import files
 
-# Increase this if the contents of parts change, or else old parts are reused.
+# Increase this if extraction changes, or else a run reuses outdated parts.
 _VERSION = 4
 # If one of these flags changes, all chunks are extracted again.
 _FLAGS = (

@@ -22,7 +22,7 @@ from bert_tf.corpus.documents import Document
 NUM_PERM = 128
 # Words in a shingle, as in FineWeb (https://arxiv.org/abs/2406.17557).
 SHINGLE_LENGTH = 5
-# Fills the signature of a text without words, which has no near duplicates.
+# Texts without words get signatures of this value and are not compared.
 NO_SHINGLES = np.uint32(0xFFFFFFFF)
 # Number of shingles permuted at once; more would not fit into the cache.
 _BATCH = 4096

@@ -17,7 +17,7 @@ from bert_tf.io import paths
 from bert_tf.io import tables
 
 _LANGUAGE = re.compile(r"(simple|[a-z]{2,3}(?:-[a-z]+)*)=(.+)")
-# Size of a chunk and maximum size of a document, in decompressed bytes.
+# Decompressed bytes: size of a chunk of text, and maximum size of a document.
 _CHUNK_BYTES = 1 << 22
 _MAX_DOCUMENT_BYTES = 1 << 28
 # Size of a chunk of Parquet rows, in decompressed bytes.
@@ -75,7 +75,7 @@ def find(patterns: str, input_format: str) -> list[InputFile]:
     for pattern in map(str.strip, patterns.split(",")):
         language = ""
         given = _LANGUAGE.fullmatch(pattern)
-        # Read lg= as a language, unless a file such as lg=en/part.txt exists.
+        # If a path such as lg=en/part.txt exists, its lg= is no language.
         if given and not glob.glob(pattern):
             language, pattern = given.groups()
         for path in expand(pattern, "--input_file"):
@@ -236,7 +236,7 @@ def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
     """Cuts pieces where dumps start; yields (contents, begins a dump)."""
     starts_dump = True
     for piece in pieces:
-        # Only a dump's start matches: the text of pages has &lt; in place of <.
+        # Pages write < as &lt;, so these bytes occur only where a dump starts.
         has_start = b"<mediawiki" in piece
         for contents in _NEXT_DUMP.split(piece) if has_start else [piece]:
             yield contents, starts_dump

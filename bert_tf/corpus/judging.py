@@ -47,12 +47,12 @@ _BLOCK = 1 << 18
 # memory per hash.
 _PARTITION = 1 << 22
 
-# Minimum probability that a pair at the similarity threshold is compared.
+# Minimum probability of comparing a pair whose similarity is the threshold.
 _RECALL = 0.95
 # Number of signatures to read at once, which take 8 MB.
 _ROWS = 1 << 14
-# Maximum rounds of comparing documents that share a key: many pages of one
-# template may share a key, and comparing all pairs would take too long.
+# Stop comparing documents with the same key after this many rounds. Many pages
+# of one template may share a key, and all pairs would take too long.
 _MOST_ROUNDS = 200
 
 
@@ -175,8 +175,8 @@ def count_copies(
     factors = np.divide(
         wanted, totals, out=np.zeros_like(totals), where=totals > 0
     )[languages]
-    # Held-out documents have the smallest ids, so the other ids are not
-    # uniform. Mix all ids again to get uniform random numbers.
+    # The smallest ids are held out, so other ids are not uniform.
+    # Mix all ids again to get uniform random numbers.
     chance = _uniform(mix(ids + np.uint64(1)))
     whole = np.floor(factors)
     return (whole + (chance < factors - whole)).astype(np.int64)

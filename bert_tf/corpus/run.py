@@ -308,8 +308,8 @@ def _write(
     if os.path.exists(path):
         done = text_files.read_json(path)
     done = {x: y for x, y in done.items() if os.path.exists(x)}
-    # Remove deleted files from the list first. Otherwise, if a run were killed
-    # just after writing such a file again, the list would have its old counts.
+    # First remove deleted files from written.json. Otherwise, a run killed just
+    # after rewriting one of these files would leave its old counts there.
     files.write_json(path, done)
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(

@@ -54,7 +54,7 @@ _DISAMBIGUATION = re.compile(
     r"täsmennyssivu|täsmennys|egyért|anlam ayrımı|dəqiqləşdirmə|dezambig|"
     r"dezambiguizare|gwahaniaethu|idirdhealú|maana|nyahkekaburan|"
     r"მრავალმნიშვნელოვანი|բազմիմաստություն|"
-    # With arguments, the next template is a link, so match it without any.
+    # Match the next template only without arguments: with them, it is a link.
     r"توضيح(?=\s{0,9}\}\})|صفحة توضيح|ضد ابہام|"
     r"αποσαφήνιση|פירושונים|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
     r"(?:[^{}|\s]{0,9}の)?曖昧さ回避|동음이의(?: 문서)?|동명이인|"
@@ -135,7 +135,7 @@ class PageParser:
         status = process.exitcode
         if status == -signal.SIGPROF:
             return TooSlowError()
-        # SIGSEGV means that deep nesting overflowed the stack of the C code.
+        # Deep nesting overflows the C parser's stack, which raises SIGSEGV.
         if status == -signal.SIGSEGV:
             return TooDeepError()
         return WorkerEndedError(
@@ -157,7 +157,7 @@ def serve(pipe: Connection) -> None:
 
     # Ctrl-C reaches all processes: ignore it, as the main process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # SIGPROF's default action ends even C code, unlike a Python handler.
+    # Keep SIGPROF's default action: a Python handler could not stop C code.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     while True:
         try:

@@ -171,8 +171,8 @@ def _strip_quotes(line: str) -> str:
     bold = [i for i, length in enumerate(marks) if length in (3, 5)]
     italic = [i for i, length in enumerate(marks) if length in (2, 5)]
     if len(bold) % 2 and len(italic) % 2:
-        # MediaWiki splits one ''' into ' and ''. It takes the first one after a
-        # one-letter word, else the first after a longer word, else the first.
+        # MediaWiki splits one ''' into ' and '': the first after a one-letter
+        # word, else the first after a longer word, else the first of the line.
         candidates = [i for i in bold if marks[i] == 3]
         if candidates:
             ranks = [_rank(line[: runs[i].start()]) for i in candidates]

@@ -241,7 +241,7 @@ def _concatenate(
 ) -> Iterator[None] | None:
     """Concatenates the parts of a file, all of which must exist."""
     path = output_files[number]
-    # Beam may repeat a step: skip a finished file, as its parts are gone.
+    # If Beam repeats this step, the file may be finished and its parts gone.
     if streaming_generator.is_finished(plan.parts_folder, number, path):
         return None
     per_file = plan.num_parts // len(output_files)

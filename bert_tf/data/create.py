@@ -43,8 +43,8 @@ _GENERATORS = {
     "streaming": streaming_generator.generate,
 }
 
-# Warn above this share of random pairs. One sentence per line gives 54%; one
-# paragraph per line gives 73%, as a line that fills a sequence gets a random B.
+# Warn above this share of pairs with a random B. Sentences as lines give 54%.
+# Paragraphs as lines give 73%: a chunk of one line always has a random B.
 _MOST_RANDOM_NEXT = 0.6
 _NUM_LENGTH_BARS = 32
 
@@ -100,7 +100,7 @@ def create(config: Flags) -> Manifest:
         except WorkerEndedError:
             raise  # The work folder stays, so the same command can resume.
         except UserError:
-            # Discard the run, or else a rerun with corrected text is refused.
+            # Delete the run's record, or a rerun on corrected text is refused.
             if not (is_resumed or any(map(files.exists, output_files))):
                 run.discard()
             raise

@@ -36,12 +36,12 @@ from bert_tf.text.masking import DynamicMasking
 
 # Files open at once: enough to mix shards, few enough for remote file systems.
 FILES_PER_GROUP = 16
-# A block of records of length 128 takes about 10 MB of memory.
+# Records permuted together: about 10 MB of memory at length 128.
 RECORDS_PER_BLOCK = 8192
 
 _FILES_SALT = 1
 _BLOCK_SALT = 2
-# Reads are large, because each read of a remote file is a request.
+# Read this much at once, because each read of a remote file is a request.
 _READ_BUFFER_BYTES = 1 << 20
 _ERRORS_OF_RECORDS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
 
@@ -367,13 +367,13 @@ def find_start(
         position -= int(group_ends[group - 1])
     first = int(starts[group])
     group_counts = counts[first : first + files_per_group]
-    # Full rounds before the position. A round reads a record of each file.
+    # A round reads one record per file: count full rounds before the position.
     row = -1 + bisect.bisect_right(
         range(group_counts.max()),
         position,
         key=lambda rows: np.minimum(group_counts, rows).sum(),
     )
-    # In round `row`, only files with more than `row` records have any left.
+    # Files with at most `row` records are exhausted: the next round skips them.
     present = np.flatnonzero(group_counts > row)
     earlier = position - int(np.minimum(group_counts, row).sum())
     turn = int(present[earlier])

@@ -16,9 +16,9 @@ import numpy as np
 from bert_tf import stateless_random
 from bert_tf.errors import UserError
 
-# Maximum number of batches in a window. Examples are sorted by length in each
-# window, and this size leaves little padding. With fewer than `_LEAST_WINDOWS`
-# windows, all epochs would have nearly the same batches.
+# Examples are sorted by length in windows of at most this many batches, which
+# leaves little padding. With fewer than `_LEAST_WINDOWS` windows in an epoch,
+# all epochs would have nearly the same batches.
 _BATCHES_PER_WINDOW = 50
 _LEAST_WINDOWS = 4
 
@@ -67,8 +67,8 @@ def fewest_padding(
     cost = choices * counts
     last: list[np.ndarray] = []
     for _ in range(min(num_lengths, len(choices)) - 1):
-        # total[j, i]: cost[j] if choices[i] is added as the next shorter
-        # length. With i = j, no length is added.
+        # total[j, i]: cost[j] after adding choices[i] as the next shorter
+        # length; total[j, j] adds no length.
         extra = (counts[:, np.newaxis] - counts) * choices[:, np.newaxis]
         total = np.where(
             np.tri(len(choices), dtype=bool), cost + extra, np.iinfo(int).max

@@ -39,7 +39,7 @@ _BATCH_CHARS = 1 << 22
 _BATCHES_PER_WORKER = 2
 # Words that the report tokenizes at once, which bounds memory.
 _WORDS_PER_CALL = 1 << 16
-# Warn if more than this share of the vocabulary is unused or rare fragments.
+# Warn if unused and rare entries together exceed this share of the vocabulary.
 _MAX_SPARE = 0.1
 # Attributes of `CountedText`; Beam workers write a file for each attribute.
 _SIDES = ("learned", "heldout")
@@ -473,7 +473,7 @@ def measure(
         num_words += int(tf.reduce_sum(frequency))
         num_tokens += int(tf.reduce_sum(of_token))
         num_unknown += int(tf.reduce_sum(of_token[is_unknown]))
-    # An unknown word becomes one [UNK], so this counts words and tokens.
+    # An unknown word becomes one [UNK]: `num_unknown` also counts words.
     return {
         "tokens_per_word": num_tokens / max(num_words, 1),
         "unknown_percent": 100 * num_unknown / max(num_tokens, 1),

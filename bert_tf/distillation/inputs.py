@@ -38,7 +38,7 @@ def read(config: Flags) -> TaskFiles | None:
     if config.unlabeled_file:
         stored_task.check_inputs(task, config.unlabeled_file)
     has_score = getattr(task, "problem_type", None) == "regression"
-    # Labels can be checked only if task.json names them; scores need no names.
+    # Without label names in task.json, labels cannot be checked; scores can.
     has_labels = getattr(task, "labels", True) or has_score
     return task.load() if has_labels else None
 
@@ -61,7 +61,7 @@ def with_files(task: _Task, config: Flags) -> _Task:
         elif config.data_dir is not None:
             files |= _find_files(task, config.data_dir, kind)
     if is_own:
-        # A teacher from another program stores no columns: assume one, "text".
+        # A teacher made by another program stores no columns: use "text".
         columns = task.columns or Columns("text")
         task = dataclasses.replace(task, columns=columns.with_flags(config))
     return dataclasses.replace(task, files=files)

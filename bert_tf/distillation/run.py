@@ -69,7 +69,7 @@ _FINE_TUNED = {
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _LAYERS = "bert/encoder/"
-# All get the projection that is computed from the first, the word embeddings.
+# The projection is computed from word embeddings and applied to all of these.
 _EMBEDDINGS = (
     "bert/embeddings/word_embeddings",
     "bert/embeddings/position_embeddings",
@@ -297,7 +297,7 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev may have that label.
         changes["calibrates"] = task.may_calibrate(config)
-        # A new head would learn slowly from a few-shot teacher's unit vectors.
+        # Avoid a few-shot teacher's unit vectors: a head learns slowly on them.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 
@@ -435,7 +435,7 @@ def _project_embeddings(
     Random embeddings would stay random for words that the training text lacks.
     """
     words = teacher.weights[_EMBEDDINGS[0]]
-    # `eigh` sorts ascending, so the last vectors have the largest variance.
+    # `eigh` sorts by ascending variance, so keep the last vectors.
     _, vectors = np.linalg.eigh(words.T @ words)
     projection = vectors[:, -student.config.hidden_size :]
     projected = {x: teacher.weights[x] @ projection for x in _EMBEDDINGS}

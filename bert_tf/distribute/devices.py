@@ -30,7 +30,7 @@ _SECONDS_TO_CONNECT = 180
 _BFLOAT16_CAPABILITY = (8, 0)  # Ampere, the first with bfloat16.
 _FLOAT16_CAPABILITY = (7, 0)  # Volta, the first with fast float16.
 
-# The message to log; the key is True if operations are deterministic.
+# Messages to log, by whether operations are deterministic.
 _DETERMINISM = {
     True: "Operations are deterministic: on the same devices a run that "
     "resumes computes the same numbers as one that was not interrupted.",
@@ -143,7 +143,7 @@ def prepare(flags: DeviceConfig) -> Devices:
         tf.config.experimental.enable_tensor_float_32_execution(
             flags.tensor_float_32
         )
-    # Prediction scripts lack these two flags, so use their defaults.
+    # Prediction scripts lack --xla and --all_reduce_dtype: use the defaults.
     xla = getattr(flags, "xla", "auto")
     all_reduce_dtype = getattr(flags, "all_reduce_dtype", "float32")
     for warning in _without_effect(flags, kind, strategy):
@@ -280,7 +280,7 @@ def build_strategy(
     if cluster is not None:
         return _build_workers_strategy(num_devices)
     devices = _prepare_devices(name, num_devices)
-    # With one worker, `cluster` is None, and multi_worker_mirrored means auto.
+    # A single worker has no cluster: treat multi_worker_mirrored like auto.
     if name in ("auto", "multi_worker_mirrored"):
         gpus = devices[0].startswith("GPU")
         several = gpus and len(devices) > 1
@@ -408,7 +408,7 @@ def _choose_precision(device_type: str) -> Precision:
     if flags:
         return Precision("bfloat16", f"the CPU has {', '.join(flags)}")
     names = ", ".join(packed_weights.BFLOAT16_FLAGS)
-    # The recipe cpu.flags measured the 1.4 on a CPU with bfloat16 units.
+    # The 1.4 below was measured with cpu.flags on a CPU with bfloat16 units.
     longer = "steps take about 1.4 times as long as in bfloat16"
     return Precision("float32", f"the CPU has none of {names}; {longer}")
 

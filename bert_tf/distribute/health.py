@@ -146,7 +146,7 @@ def _report(kind: str, text: str) -> None:
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # The chief is gone or has another report: the workers stop either way.
+        # Only log: the chief is gone or has a report, so workers stop.
         logging.debug("Could not report to the other workers: %s", error)
 
 

@@ -71,7 +71,7 @@ def write_json(path: str, values: Any) -> None:
 Values = Mapping[str, Any]
 # The script, split flags, columns and metrics of each kind of task.
 KINDS: Values = read_recipe("tasks")["kinds"]
-# Tasks by their names without hyphens, as folders may be named sst2 or SST-2.
+# Names lack hyphens, so that folders named sst2 and SST-2 are both found.
 _GLUE = {x.name.replace("-", ""): x for x in glue_tasks.TASKS.values()}
 
 
@@ -156,7 +156,7 @@ def _described(name: str, folder: str, path: str) -> Task:
     """Returns the task of a task.json."""
     values = text_files.read_json(path)
     values = values if isinstance(values, dict) else {}
-    # Even if the kind is unknown, check the fields, to report all mistakes.
+    # If the kind is unknown, assume TAGGING, to find other mistakes as well.
     kind = KINDS.get(name_of := str(values.get("kind")), KINDS[TAGGING])
     metric = values.get("metric", kind["metrics"][0])
     columns = values.get("columns", {})
@@ -252,7 +252,7 @@ def _write(
         files.write_text(os.path.join(folder, split + ending), contents)
     known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
-        # Also for tasks scored by F1: some tables show their accuracy.
+        # Tasks scored by F1 need `majority`, too: some tables show accuracy.
         dev = next(y for x, y in rows.items() if x.startswith("dev"))
         counts = collections.Counter(row["label"] for row in dev)
         known["majority"] = 100 * max(counts.values()) / len(dev)

@@ -42,8 +42,8 @@ _FIRST_SEED = 12345
 # A script, such as "run/pretrain.py", and its flags.
 Command = tuple[str, Mapping[str, Any]]
 Values = dict[str, Any]
-# A variant's entry in tables.json, with its `name` added. A variant of another
-# size than the scale's base size also has its `size`.
+# A variant's entry in tables.json, with its `name`. It also has its `size`,
+# unless it has the base size of the scale.
 Variant = Values
 
 
@@ -115,7 +115,7 @@ class Plan:
         self.scale = scale
         self.corpus = corpus
         self.steps: dict[str, Step] = {}
-        # Placeholder in flags -> path outside --output_dir.
+        # For each placeholder in flags, its path outside --output_dir.
         self.places: dict[str, str] = {}
         self._folder = folder
 
@@ -196,7 +196,7 @@ class Plan:
         # Folders, pipes and broken links have no contents to hash.
         found = [x for x in (root, *root.rglob("*")) if x.is_file()]
         sums = {str(x.relative_to(root)): files.sha256(str(x)) for x in found}
-        # A single file has the key "."; without any file, hash the path itself.
+        # A single file has the key ".". If there is no file, hash the path.
         holder = f"{{{name}-{data.digest(sums.get('.', sums or path))}}}"
         self.places[holder] = os.path.abspath(path) if found else path
         return holder
@@ -287,7 +287,7 @@ class Plan:
         content = [
             [[script, _with_flag_file(flags)] for script, flags in commands],
             list(needs),
-            # Without this unused [], ids would change and cells run again.
+            # Keep the unused []: without it, the ids of finished cells change.
             score and [score.metric, score.split, []],
         ]
         step_id = f"{name}-{data.digest(content)}"

@@ -190,7 +190,7 @@ def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
         # Remove rounding errors, as in 84.6 - 84.5 = 0.09999999999999432.
         gap = round(row["paper"] - other["paper"], 6)
         found["paper_difference"] = gap
-        # Without a claim, the paper's difference gives the expected sign.
+        # If the paper claims no sign, expect the sign of its difference.
         claimed = claimed or (gap and ("above" if gap > 0 else "below"))
     if claimed:
         found |= {"expected": claimed, "verdict": None}
@@ -489,7 +489,7 @@ def _points(value: Values, is_spread: bool) -> Iterator[tuple]:
         error, verdict = value["error"], value.get("verdict")
         if error is None or verdict is None:
             verdict = "no sign claimed, or one seed"
-        # Rows are "not distinguishable" if 0 is in this bar, 2 standard errors.
+        # If this bar contains 0, the verdict is "not distinguishable".
         yield verdict, value["difference"], -0.12, 2 * (error or 0.0)
 
 

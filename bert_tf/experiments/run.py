@@ -58,7 +58,7 @@ def run(config: Flags) -> None:
         sys.stdout.write(plans.describe(config))
         return
     if config.dry_run:
-        # Write the plan's files to a temporary folder; step ids stay the same.
+        # A dry run must not write to --output_dir; step ids stay the same.
         with tempfile.TemporaryDirectory() as folder:
             plan, _ = make_plan(config, folder)
         sys.stdout.write(Runner(config.output_dir, plan).describe())
@@ -84,14 +84,14 @@ def make_plan(config: Flags, folder: str) -> tuple[Plan, list]:
         data.split_corpus([*sums], os.path.join(folder, "data", name), scale)
     plan, built = Plan(scale, folder, name), []
     for experiment, tasks in chosen.items():
-        # The experiment "stability" repeats tasks with several numbers of rows.
+        # "stability" trains each task on several subsets, such as 1000 rows.
         limits = scale.get(experiment, {}).get("rows", [None])
         prepared = []
         for rows, task in itertools.product(limits, tasks):
             train, dev = scale["rows"].get(task.kind, (None, None))
             prepared.append(data.prepare(task, folder, rows or train, dev))
         built.append(plans.build(experiment, plan, prepared, config))
-    # This file fixes scale and corpus: write it after the steps that may fail.
+    # Write this file last: after an error, scale and corpus may still change.
     data.write_json(os.path.join(folder, "experiments.json"), identity)
     return plan, built
 
@@ -240,7 +240,7 @@ class Runner:
             here = pathlib.Path(self._fill(step, step.here))
             for path in [x for name in _REMOVED for x in here.rglob(name)]:
                 shutil.rmtree(path, ignore_errors=True)
-                # An open file on a shared disk may stay: it only wastes space.
+                # If a shared disk keeps an open file, it only wastes space.
                 with contextlib.suppress(OSError):
                     path.unlink()
 

@@ -47,7 +47,7 @@ _SCRIPT = "export/savedmodel.py"
 _IDS_SUFFIX = "_ids"
 # Number of timed calls per row length; the model card has their median.
 _NUM_TIMINGS = 20
-# Warm up calls of one row and of four rows: servers merge requests into calls.
+# Warm up with 1 row and with 4 rows, as servers may batch several requests.
 _WARMUP_BATCHES = (1, 4)
 
 # --head=auto uses the first of these heads that fits the model.
@@ -374,10 +374,10 @@ def restore_head(artifact: Artifact, stored: StoredModel) -> ServingHead:
     flags = HEADS[artifact.head].flags
     settings = {x: v for x, v in artifact.settings.items() if x in flags}
     if "pooling" in settings:
-        # Exports without `normalize` in the card do not normalize vectors.
+        # Older cards lack `normalize`; their exports do not normalize vectors.
         settings.setdefault("normalize", False)
     if "doc_stride" in settings:
-        # A card has `doc_stride` 0 for a single window, but the flag has None.
+        # For a single window, cards have `doc_stride` 0; the flag needs None.
         settings["doc_stride"] = settings["doc_stride"] or None
     config = SavedModelConfig(
         model_dir=stored.path,

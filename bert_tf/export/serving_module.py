@@ -42,7 +42,7 @@ TOKENIZE = "tokenize"
 OF_STRINGS = (FROM_IDS, FROM_EXAMPLES, TOKENIZE)
 ATTENTION = "attention"
 TOKENIZE_SPECS = {"text": tf.TensorSpec([None], tf.string, "text")}
-# TensorFlow Serving's methods in addition to predict, with their graph names.
+# TensorFlow Serving's methods besides predict, and their names in SavedModels.
 _METHODS = {
     "classify": tf.saved_model.CLASSIFY_METHOD_NAME,
     "regress": tf.saved_model.REGRESS_METHOD_NAME,
@@ -602,7 +602,7 @@ def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
     length = tf.shape(input_mask)[-1]
     places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
     last = tf.reduce_max(places, -1)
-    # The model cannot read 0 columns: a row without tokens keeps all T columns.
+    # Rows without tokens keep all T columns: the model cannot read 0 columns.
     return tf.where((last == 0) | whole, length, last)
 
 

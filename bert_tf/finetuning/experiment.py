@@ -30,7 +30,7 @@ from bert_tf.training.preemption import Preemption
 
 # With several trials, this folder in --output_dir has a folder for each trial.
 RUNS_FOLDER = "runs"
-# The key of a model in `identity`: this prefix, then the name of its flag.
+# In `identity`, the key of a model is this prefix and the name of its flag.
 _MODEL_OF = "the model of --"
 _REVISION = "the revision of the model"
 
@@ -187,7 +187,7 @@ class Experiment:
             )
         both = [dict(before), self.identity]
         if not all(_REVISION in each for each in both):
-            # Copies of models lack the revision, so compare only the hashes.
+            # A copied model lacks the revision: compare only the hashes.
             for each in both:
                 each.pop(_REVISION, None)
         resume_checks.refuse(

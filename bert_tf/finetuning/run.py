@@ -271,7 +271,7 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
         os.path.join(output_dir, model_directory.MODEL_FOLDER)
     )
     tuned, _, results = _evaluate_model(experiment, stored, is_own)
-    # Flags may have changed `task`, so compare these fields with task.json.
+    # Compare `FIELDS` with task.json, as flags may have changed them in `task`.
     chosen = {name: stored.task.get(name) for name in confidence.FIELDS}
     old, new = task.to_json() | chosen, tuned.to_json()
     changes = {name: x for name, x in new.items() if x != old.get(name)}

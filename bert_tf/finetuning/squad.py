@@ -69,7 +69,7 @@ def run(
     build_squad = functools.partial(build_task, task_files=task_files)
     if config.ensemble_nbest_files:
         return _combine(config, build_squad(config, None))
-    # Both trainings share the devices, because workers can connect only once.
+    # Prepare devices once for both trainings: workers cannot connect twice.
     with preemptions.prepare(config) as (devices, preemption):
         if config.triviaqa_file:
             config = _train_on_triviaqa(config, devices, preemption, build_task)

@@ -79,7 +79,7 @@ class Trial(Trainer):
         return self._experiment.identity
 
     def check_resume(self, checkpoint: Checkpoint | None) -> None:
-        # `agree` waits: the chief must not write until all workers have read.
+        # `agree` waits until all workers have read; then the chief may write.
         self.coordinator.agree(
             {"the last checkpoint": checkpoint and checkpoint.describe()},
             f"view of {self.output_dir}, a folder that they share",
@@ -248,7 +248,7 @@ class Trial(Trainer):
         self.store.clean()
         try:
             while True:
-                # Evaluate first: a run may have stopped during an evaluation.
+                # If a run stopped during an evaluation, repeat the evaluation.
                 if self._selection.is_due(self.step):
                     self._evaluate()
                 if self.step >= self.last_step or self._selection.should_stop():
@@ -309,7 +309,7 @@ class Trial(Trainer):
             metrics = self._score_dev()
             self.write_summaries("eval", metrics)
         except BaseException:
-            # Save even on an error, usually SIGTERM, to resume at this step.
+            # Also save after an error, usually SIGTERM: a rerun resumes here.
             with self.coordinator.finishing():
                 if self.checkpoints.step != self.step:
                     self.checkpoints.save(self.step)
@@ -505,7 +505,7 @@ class FinetuneInput:
         The batch has the features of `Features.batch` and `example_index`
         <int64>[B], which counts the examples of all steps.
         """
-        # Prefetching also reads batches after the last step: repeat the plan.
+        # Prefetching reads past the last step, so start over in `_plan`.
         planned = self._plan[step % len(self._plan)]
         batch = self._features.batch(planned.indices[rows], planned.length)
         first = step * self._batch_size

@@ -50,7 +50,7 @@ _HELP_END = (
 )
 
 _VALUE_WORDS = {bool: "true or false", int: "a whole number"}
-# absl's error about a wrong value; the groups are the flag and its value.
+# Matches absl's error about a wrong value; captures the flag and the value.
 _WRONG_VALUE = re.compile(
     r"flag --(\w+)=(.*): "
     r"(?:value should|invalid literal|could not convert|\('Non-boolean)",
@@ -160,7 +160,7 @@ def _flag_help(field: dataclasses.Field, value_type: type) -> str:
         form += f" (default: {str(field.default).lower()})"
     elif field.default not in (None, ""):
         form += f" (default: {field.default})"
-    # If --flag=VALUE wraps, its lines are indented more than the help text.
+    # Indent a wrapped --flag=VALUE more than the help text, to separate them.
     lines = [("  ", " " * 10, form)]
     if field.metadata["group"] != IGNORED:
         text = errors.name_programs(field.metadata["help"])
@@ -249,7 +249,7 @@ def run(main: Callable[[Any], None]) -> None:
             logging.info("%s", stop)
             sys.exit(stop.status)
         except (Exception, KeyboardInterrupt):
-            # Ctrl-C in an import may raise any error; then `received` is true.
+            # In an import, Ctrl-C may turn into any error: check `received`.
             if not interrupt.received:
                 raise
             sys.stderr.write(interrupt.message)

@@ -17,7 +17,7 @@ from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.flags.groups import TrainingDeviceConfig
 
 DEFAULT_RATE = "5e-5"
-# These functions declare flags for the user's own files.
+# Declare flags that apply only to the user's own files.
 own_files = functools.partial(options.data, needs="task_name=custom")
 _own_file = functools.partial(own_files, affects="place", reads="file")
 
@@ -374,8 +374,8 @@ class NamedTaskConfig(FinetuneConfig):
                 "Give --train_file, --dev_file or --test_file for your own "
                 "files, or --task_name and --data_dir. Received: none of them.",
             )
-            # A resumed run compares flags with the first run, so omitting the
-            # flag must equal --task_name=custom.
+            # Without --task_name, set "custom". Otherwise, a resumed run that
+            # adds --task_name=custom would report a changed flag.
             object.__setattr__(self, "task_name", "custom")
         super().__post_init__()
 

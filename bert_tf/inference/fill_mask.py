@@ -66,7 +66,7 @@ def find_masks(
     count = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
     most = tf.reduce_max(tf.concat([count, [0]], 0))
     length = tf.shape(is_mask)[1]
-    # The leftmost [MASK] has the highest value, so `top_k` puts it first.
+    # Count from the end, so that `top_k` puts the leftmost [MASK] first.
     from_end = tf.where(is_mask, length - tf.range(length), 0)
     from_end, _ = tf.math.top_k(from_end, most)  # [B, P]
     is_mask = from_end > 0
@@ -109,7 +109,7 @@ def join(
     Returns:
       Ragged <int32>[B, None].
     """
-    # A part follows a [MASK] unless it is the first part of its text.
+    # Insert a [MASK] before every part of a text except the first.
     rows = parts.value_rowids()
     follows = tf.concat([[False], rows[1:] == rows[:-1]], 0)[: tf.size(rows)]
     masks = tf.RaggedTensor.from_row_lengths(

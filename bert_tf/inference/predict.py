@@ -76,7 +76,7 @@ class OutputRows:
                 f"Received: a model for {key}; drop it."
             )
         if self._empty is None and key not in _NAMES:
-            # Tables need fixed columns; a user-defined task does not have them.
+            # User-defined tasks have no fixed answer columns, so refuse tables.
             if self._ending or config.keep_columns:
                 raise UserError(
                     "Tables and --keep_columns are for classification, "
@@ -174,7 +174,7 @@ class OutputRows:
         return text.getvalue()
 
 
-# Answer columns by task kind; `_EMPTY_ANSWERS` has those of classification.
+# Answer columns by task kind; for classification, see `_EMPTY_ANSWERS`.
 _NAMES = {
     "multiple_choice": ("label", "index", "probability", _PROBABILITIES),
     "tagging": ("words", "tags", "offsets"),
@@ -333,7 +333,7 @@ def build_predictor(
     unpads = unpadding.choose(
         unpad,
         devices.kind,
-        # No step is compiled here, so skipping padding always saves time.
+        # No step is compiled here, so leaving padding out always saves time.
         lambda: True,
         reads_padding=task.reads_padding,
     )

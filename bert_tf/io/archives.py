@@ -24,7 +24,7 @@ _CHUNK_BYTES = 1 << 20
 _MAX_RATIO = 200
 _LEAST_LIMIT, _MOST_LIMIT = 1 << 26, 1 << 36
 _MAX_MEMBERS = 1_000
-# Maximum bytes to read outside of files: a tar's headers or a zip's directory.
+# Maximum bytes of a tar's headers, or of a zip's directory.
 _MAX_HEADER_BYTES = 1 << 21
 # File systems allow names of 255 bytes; leave room for a temporary suffix.
 _MAX_NAME_BYTES, _MAX_DEPTH = 200, 32
@@ -171,7 +171,7 @@ def _zip_members(source: _Source) -> Iterator[_Member]:
     for info in file.infolist():
         # In zips from Unix, the file mode reveals links; in others it is 0.
         kind = stat.S_IFMT(info.external_attr >> 16)
-        # Refuse other compressions: one read could unpack gigabytes.
+        # Allow only these: with bzip2, one read could unpack gigabytes.
         is_bounded = info.compress_type in (
             zipfile.ZIP_STORED,
             zipfile.ZIP_DEFLATED,

@@ -47,8 +47,8 @@ _LEAST_BYTES = 1 << 16
 _TRIES = 3
 _PAUSE_SECONDS = 0.25
 _HASHES = {32: "md5", 64: "sha256"}
-# Ignore ETags of these servers, which only look like hashes of the contents:
-# Starlette hashes time and size, and Amazon S3 hashes encrypted contents.
+# Check no file against ETags of these servers: Starlette hashes time and size,
+# and Amazon S3 hashes encrypted contents.
 _OTHER_ETAGS = {"server": "uvicorn", "x-amz-server-side-encryption": "aws:kms"}
 _NOT_REACHED = (urllib.error.URLError, OSError, http.client.HTTPException)
 # These IPv6 addresses end with an IPv4 address, which `_is_public` checks.
@@ -219,7 +219,7 @@ class _Transfer:
             length = headers.get("content-length")
             if length is not None and not re.fullmatch("[0-9]{1,18}", length):
                 raise ValueError(f"it states the length {length:.40}")
-            # Discard old bytes before storing headers that do not fit them.
+            # Discard old bytes first, or a crash could mix old and new bytes.
             self._discard()
             start, self.total = 0, None if length is None else int(length)
         else:

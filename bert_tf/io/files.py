@@ -43,7 +43,7 @@ _NO_EXCHANGE = (
 )
 # Temporary paths of this process, which `clear_temporaries` must not remove.
 _own: set[str] = set()
-# `announce` passes the path of an output to these functions before writing it.
+# `announce` calls these functions with an output's path before the write.
 on_write: list[Callable[[str], object]] = []
 
 
@@ -53,7 +53,7 @@ def _tf() -> types.ModuleType:
     return tf
 
 
-# For local paths, these functions replace `tf.io.gfile` without TensorFlow.
+# Local paths use these functions, which need no TensorFlow import.
 _LOCAL = types.SimpleNamespace(
     GFile=lambda path, mode: open(path, mode),
     exists=os.path.exists,

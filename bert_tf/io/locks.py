@@ -200,7 +200,7 @@ class LocalCopy:
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             if os.path.exists(copy) and is_current(self._lock, name):
                 return copy
-            # Another process may make the copy before this lock: check again.
+            # While this process waits, another may make the copy: check again.
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             if not os.path.exists(copy) and is_current(self._lock, name):
                 self._fetch(copy)

@@ -20,7 +20,7 @@ from bert_tf.errors import UserError
 from bert_tf.errors import closest
 from bert_tf.recipes import releases
 
-# A flag may name these kinds of inputs; see `config.option`.
+# Kinds of paths that a flag may have; see `config.option`.
 FILE, FILES, FOLDER, MODEL = "file", "files", "folder", "model"
 
 RECIPES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "recipes")
@@ -246,7 +246,7 @@ def _check_file(path: str, flag: str) -> None:
 
 def _check_files(patterns: str, flag: str) -> None:
     for pattern in map(str.strip, patterns.split(",")):
-        # TensorFlow has other rules for such patterns and checks them later.
+        # TensorFlow reads these patterns unlike `glob`, and checks them later.
         if is_remote(pattern) or set(pattern) & set("[\\{"):
             continue
         matches = glob.iglob(pattern, include_hidden=True) if pattern else ()

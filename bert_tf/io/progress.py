@@ -68,7 +68,7 @@ class Bar(tqdm.tqdm):
     def format_dict(self) -> Mapping[str, Any]:
         values = super().format_dict
         if self._has_rate:
-            # With no rate to show, set `elapsed` to 0: tqdm then computes none.
+            # With no rate, set `elapsed` to 0: otherwise tqdm computes a rate.
             elapsed = values["elapsed"] if self._rate else 0
             values |= {"rate": self._rate, "elapsed": elapsed}
         return values

@@ -333,7 +333,7 @@ def refuse_removal(
         above = os.path.realpath(path)
         while above not in real and above != os.path.dirname(above):
             above = os.path.dirname(above)
-        # An input may be a checkpoint's prefix, with files named "prefix.*".
+        # If an input is a checkpoint's prefix, keep its files "prefix.*".
         prefix = os.path.realpath(path) + "."
         if above in real or any(x.startswith(prefix) for x in real):
             raise UserError(

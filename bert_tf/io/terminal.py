@@ -25,7 +25,7 @@ SECONDS_BETWEEN_LINES = 10.0
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
 # These libraries log through Abseil (the second since TensorFlow 2.21). No
 # environment variable sets Abseil's log level, so `drop_noise` calls a C++
-# function; in a version without this function, all messages appear.
+# function. If a library lacks it, all its messages appear.
 _LIBRARIES = (
     "libtensorflow_framework.so.2",
     "python/profiler/internal/_pywrap_profiler_plugin.so",
@@ -159,7 +159,7 @@ def drop_noise() -> None:
     spec = importlib.util.find_spec("tensorflow")
     if spec is None or spec.origin is None:
         return
-    # Hide stderr, as TensorFlow 2.21 ignores the level while libraries load.
+    # TensorFlow 2.21 ignores the log level while libraries load: hide stderr.
     libraries = []
     with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
         stderr = os.dup(2)

@@ -44,10 +44,10 @@ def _tanh_derivative(x):
     return 1.0 - tanh * tanh
 
 
-# Calling one tf.function for all layers changes the names of operations. Then
-# TensorFlow's optimizer multiplies constants in another order, so results round
-# differently. The functions _ordered_* keep the usual order. `_ordered_gelu`
-# uses MulNoNan, which the optimizer never reorders.
+# If all layers share one tf.function, its operations get other names. Then
+# TensorFlow's graph optimizer would multiply constants in another order, and
+# results would round differently. The functions _ordered_* prevent this:
+# `_ordered_gelu` uses MulNoNan, which the optimizer never reorders.
 _is_in_function = contextvars.ContextVar("is_in_function", default=False)
 
 
@@ -92,8 +92,8 @@ def _ordered_gelu_erf(x):
 _ORDERED = {"gelu": _ordered_gelu, "gelu_erf": _ordered_gelu_erf}
 
 
-# Maps a name to an activation and its derivative. If XLA compiles them, these
-# derivatives are three times as fast as TensorFlow's derivatives.
+# Maps a name to an activation and its derivative. With XLA, these derivatives
+# are three times as fast as TensorFlow's gradients.
 _ACTIVATIONS = {
     "gelu": (gelu, _gelu_derivative),
     "gelu_erf": (gelu_erf, _gelu_erf_derivative),

@@ -230,7 +230,7 @@ def _run_backward(upstream, kernel, mask, cells, gates):
         above, is_token, before, cell, gate = (x(index) for x in readers)
         entry, forget, candidate, exit_ = tf.split(gate, 4, axis=-1)
         into_state += above
-        # The forward pass copies states at padding: copy gradients there, too.
+        # At padding, the forward pass keeps states: pass gradients unchanged.
         passed_state = tf.where(is_token, 0.0, into_state)
         passed_cell = tf.where(is_token, 0.0, into_cell)
         into_state -= passed_state

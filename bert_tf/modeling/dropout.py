@@ -104,7 +104,7 @@ def draw_mask(shape, rate, keys):
     if keys.shape[-1] == 3:
         x += keys[:, 2:]
     # Add the second key between the two hash rounds. With only the first key,
-    # XORing positions with some constant would turn any mask into any other.
+    # two masks would differ only by XORing positions with a constant.
     x = tf.bitwise.bitwise_xor(x, keys[:, :1])
     x = _xor_shift(x, 16) * _uint32(_MULTIPLIER_1)
     x = _xor_shift(x, 15) + keys[:, 1:2]

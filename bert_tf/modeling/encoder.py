@@ -92,9 +92,9 @@ class Encoder(layers.BertLayer):
         self.remat = remat
         # Whether calls must return attention weights.
         self.needs_weights = False
-        # Whether graphs call one function for all layers, as in `fit`. It is
-        # False in the training step of scripts: otherwise TensorFlow would add
-        # gradients in another order, and results would change.
+        # Whether all layers in a graph share one function, as in `fit`. Scripts
+        # train with False: with True, TensorFlow would add gradients in another
+        # order, and results would change.
         self.shares_graph = False
         self.encoder_layers = [
             self.add_layer(

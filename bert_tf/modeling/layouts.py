@@ -33,8 +33,8 @@ from bert_tf.modeling.dropout import shape_of
 TOKEN_INDICES = "token_indices"
 TOKEN_PLACES = "token_places"
 INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
-# T has at most this many values for micro-batches of one padded length, because
-# TensorFlow may compile a program for each value.
+# A padded length has at most this many row counts, because TensorFlow may
+# compile a program for each row count.
 _MAX_ROW_COUNTS = 32
 # In inference, a row count of 256 or more is rounded up to a multiple of 16.
 _MANY_ROWS = 256
@@ -239,13 +239,13 @@ class Unpadded:
         self._sequences = indices // self._length
         self._positions = indices % self._length
         head = tf.range(num_heads)
-        # [T, N]: for each row and head, its index in a flattened [B, N, S].
+        # <int32>[T, N], the index of each row and head in a flat [B, N, S].
         self._heads_of_rows = (
             self._sequences[:, tf.newaxis] * num_heads + head
         ) * self._length + self._positions[:, tf.newaxis]
-        # At positions without a row, `restore` reads row T, which is zeros.
-        # Attention reads the first row there. Any row would do, because the
-        # keys of padding are masked and its results are not read.
+        # If a position has no row, `restore` reads row T, which is zeros.
+        # Attention reads row 0 instead. Any row would do: attention masks this
+        # position as a key, and its result is not read.
         num_rows = tf.size(indices)
         self._places = tf.minimum(places, num_rows)
         self._heads_of_positions = self._find_heads(

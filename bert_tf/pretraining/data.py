@@ -293,7 +293,7 @@ def build_input(
             if name in record_flags
         }
         if rates.pop("random_rate", None) == 0:
-            # The random rate is 1 - mask_rate - same_rate, so this makes it 0.
+            # The three rates sum to 1, so this makes the random rate 0.
             rates["same_rate"] = 1 - rates["mask_rate"]
         masking = dataclasses.replace(
             masking,

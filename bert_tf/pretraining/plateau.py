@@ -146,8 +146,8 @@ class Watch:
         step: int = 0,
         tokens: int | None = None,
     ) -> None:
-        # The line is 0 if all predicted tokens are visible in the input. Use
-        # nan in place of 0, so that there is no warning.
+        # If the input shows all predicted tokens, the frequency line is 0. Use
+        # nan instead: otherwise every loss would cause a warning.
         self.line = text.frequency_loss or math.nan
         self._config = config
         self._text = text
@@ -176,7 +176,7 @@ class Watch:
     def add_held_out(self, masked_lm_loss: float) -> None:
         """Stores the loss on held-out records."""
         self._held_out = masked_lm_loss
-        # Use the training loss of this step, because later losses are lower.
+        # Compare now: in later steps, the training loss would be lower.
         has_left = self._has_left(self._loss)
         self._remembers = has_left and not self._has_left(masked_lm_loss)
 

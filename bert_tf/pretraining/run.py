@@ -404,7 +404,7 @@ class _PretrainingTrainer(Trainer):
             if self.checkpoints.step is None:
                 self._fill_in_before(source)
         if self._flags.eval_input_file and self._eval_input:
-            # With unequal records, a worker could wait for others forever.
+            # If workers had unequal records, one could wait for others forever.
             pretraining_input.agree(self._eval_input, self.devices)
             self._held_out = evaluation.HeldOut(
                 self._build_evaluation(evaluation.HELD_OUT_BATCHES, False)
@@ -600,12 +600,12 @@ def _plan(
     """Splits a step over replicas and micro-batches."""
     batch_size = config.train_batch_size
     num_replicas = devices.strategy.num_replicas_in_sync
-    # A micro-batch is a part of one batch, even if gradients are accumulated.
+    # Ignore gradient accumulation: a micro-batch is a part of one batch.
     whole = StepPlan(batch_size, num_replicas).per_replica
     if config.micro_batch_size == "auto":
         most = _TOKENS_AT_ONCE[devices.kind] // config.max_seq_length
         sizes = range(1, max(1, min(whole, most)) + 1)
-        # Take the largest: `TrainingStep.recover` halves it if memory runs out.
+        # Try the largest size: if memory runs out, `recover` halves it.
         micro = max(size for size in sizes if whole % size == 0)
         # A resumed run keeps its micro-batch size, so that it rounds equally.
         if preferred_micro_batch and whole % preferred_micro_batch == 0:

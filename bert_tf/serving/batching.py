@@ -32,7 +32,7 @@ from bert_tf.serving.servable import Stop
 # Maximum size of a merged call: bytes of strings plus numbers in arrays, about
 # 4,000 tokens. Longer calls are no faster per token, but delay other requests.
 MAX_CALL_SIZE = 1 << 14
-# Calls above this size use at most half of the threads, so others can start.
+# Calls above this size use at most half the threads, so small calls can start.
 PIECE_SIZE = MAX_CALL_SIZE // 4
 # Tasks are sorted by arrival time, plus one second per 10,000 bytes above
 # PIECE_SIZE. So short tasks run first, but long tasks do not wait forever.
@@ -308,7 +308,7 @@ class BatchScheduler:
                 self._changed.wait()
                 continue
             now = time.monotonic()
-            # Ready queues run before queues that still wait to fill a batch.
+            # Prefer queues that may run now to queues that wait for more rows.
             key = min(
                 keys,
                 key=lambda key: (

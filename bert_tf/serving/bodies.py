@@ -22,7 +22,7 @@ from bert_tf.serving import errors
 LARGE_BYTES = 1 << 17
 # Memory limit of all large bodies, as a multiple of --max_request_bytes.
 _MAX_LARGEST_BODIES = 16
-# Memory of an answer's array and JSON text, as a multiple of the array's bytes.
+# An answer takes this many times its array's bytes: the array plus JSON text.
 ANSWER_COPIES = 4
 _MARKS = b'"[]{},'
 _NO_MARKS = bytes(set(range(256)) - set(_MARKS))
@@ -30,10 +30,10 @@ _CHUNK = 1 << 20
 # Memory of a Python string in bytes, in addition to its characters.
 _STRING_BYTES = 56
 NO_PROTO = "The message is not a valid proto."
-# Smaller messages have too few fields to fill memory, so skip the count.
+# In smaller messages, fields cannot fill the memory, so they are not counted.
 COUNTED_BYTES = 1 << 14
-# A decoded integer takes 8 bytes, far less than a field, so 8 integers count as
-# one field.
+# A decoded integer takes 8 bytes, far less than other fields, so `count_fields`
+# counts 8 integers as one field.
 _NUMBERS_PER_FIELD = 8
 _FIXED_SIZES = {1: 8, 5: 4}
 _FIELD = descriptor.FieldDescriptor
@@ -52,7 +52,7 @@ def _table(dtype: type, **values: int) -> np.ndarray:
 
 
 _STEPS = _table(np.int8, **{"[": 1, "{": 1, "]": -1, "}": -1})
-# Estimated bytes of memory by JSON character. A string's two quotes take 64.
+# Estimated bytes of memory per JSON character: 32 per quote, so 64 per string.
 _COSTS = _table(np.int32, **{"[": 64, "{": 64, '"': 32, ",": 16})
 
 

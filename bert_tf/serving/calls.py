@@ -79,7 +79,7 @@ def predict(
         raise errors.failed_precondition(
             f'Serving signature key "{errors.shortened(name)}" not found.'
         )
-    # Check names first: an unknown input could expand to a large array.
+    # Refuse unknown inputs first: converting them could make large arrays.
     signature.check_names(request.inputs)
     for name, proto in request.inputs.items():
         spec = signature.inputs.get(name)
@@ -280,7 +280,7 @@ def _regression(signature: Signature, examples: np.ndarray) -> Call:
     return Call(signature, {_INPUTS: examples}, (_OUTPUTS,), respond)
 
 
-# `classify` and `regress` return the call for a request, as `predict` does.
+# Like `predict`, these functions return the call for a request.
 classify = functools.partial(
     _examples_call, _classification, classification_pb2.ClassificationResponse
 )
@@ -333,7 +333,7 @@ def _examples(
     part = getattr(request_input, kind)
     context = b""
     if kind == "example_list_with_context":
-        # The context comes first, so values of the example override it.
+        # Put the context first, so that the example's features override it.
         context = part.context.SerializeToString()
     if not part.examples:
         raise errors.invalid("Input is empty.")

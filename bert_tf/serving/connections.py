@@ -81,7 +81,7 @@ def grpc_options(limits: Limits) -> dict[str, int]:
         "grpc.absolute_max_metadata_size": limits.flags.max_header_bytes,
         "grpc.max_allowed_incoming_connections": limits.count,
         "grpc.server_handshake_timeout_ms": header_ms,
-        # Clients may send 16 MB until they confirm the limits: limit that time.
+        # Until a client confirms the limits, it may send 16 MB: set a timeout.
         "grpc.http2.settings_timeout": header_ms,
         "grpc.max_connection_idle_ms": int(limits.idle * 1000),
         # Ping clients, so gRPC disconnects clients that read no data.
@@ -91,7 +91,7 @@ def grpc_options(limits: Limits) -> dict[str, int]:
         # One client could fill gRPC's default queue and lock out the others.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
-        # A bandwidth probe would raise gRPC's limit of 64 kB buffer per call.
+        # No bandwidth probe: it would raise gRPC's limit of 64 kB per call.
         "grpc.http2.bdp_probe": 0,
     }
 
@@ -206,7 +206,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        # Timers: "reading" limits a request, and "writing" limits an answer.
+        # Timers that limit receiving ("reading") and sending ("writing").
         self._timers = {}
         if len(self.connections) > self.limits.count and not self._make_room():
             logging.log_every_n_seconds(
@@ -363,7 +363,7 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def _end(self) -> None:
         self._stop_timer()
         if self.pipeline:
-            # The server does not read while requests wait: restart the timer.
+            # The client is not late: while requests wait, nothing is read.
             self._limit(self.limits.body)
         else:
             self.transport.abort()

@@ -131,7 +131,7 @@ def from_exception(error: BaseException) -> RequestError:
         message = str(error.message).split("\n\nOriginal stack trace", 1)[0]
         return RequestError(code, message)
     if isinstance(error, UnicodeDecodeError):
-        # TensorFlow's message is not UTF-8, because it quotes the inputs.
+        # TensorFlow's message quotes bytes of the inputs that are not UTF-8.
         return invalid("The model cannot read bytes of the inputs.")
     if isinstance(error, MemoryError):
         return RequestError(

@@ -44,10 +44,10 @@ _MAX_ARRIVING = 32
 _MAX_UNREAD = 500
 # Three copies of an unread answer are in memory: proto, bytes, gRPC's buffer.
 _ANSWER_COPIES = 3
-# Maximum memory of a decoded field in bytes, in addition to the encoded bytes.
+# A decoded message takes at most its encoded bytes plus this many per field.
 _FIELD_BYTES = 256
 _T = TypeVar("_T")
-# Maps the asyncio task that runs a call to the one that awaits the call's end.
+# Maps the asyncio task that runs a call to the task that awaits the call's end.
 _LISTENERS = weakref.WeakKeyDictionary()
 
 
@@ -153,7 +153,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._service = service
         self._body_seconds = body_seconds
         self._allow_reload = allow_reload
-        # Maps timeouts of arriving messages, oldest first, to their clients.
+        # Maps the timeout of an arriving message to the client; oldest first.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
         self._unread: dict[asyncio.Task, tuple[str, str]] = {}
 
@@ -174,7 +174,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         async def answer(_, context: grpc.aio.ServicerContext):
             with self._service.bodies.room() as reserve:
                 try:
-                    # gRPC limits headers only after clients confirm the limit.
+                    # gRPC allows long headers until clients confirm the limit.
                     limits, subject = self._service.limits, "The metadata"
                     errors.check_limit(
                         header_bytes, limits, "max_header_bytes", subject

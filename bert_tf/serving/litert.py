@@ -36,7 +36,7 @@ from bert_tf.serving.servable import Stop
 
 FOLDER = "litert"
 MODEL_FILE = os.path.join(FOLDER, "model.tflite")
-# Names in the SavedModel in litert/: first signatures, then tensors. Each input
+# Names of signatures, then of tensors, in the SavedModel in litert/. Each input
 # of the .tflite model has the same name as an output of the signature PACK.
 PACK, PACK_IDS, PACK_EXAMPLES = "pack", "pack_ids", "pack_examples"
 ANSWER, ANSWER_IDS = "answer", "answer_ids"
@@ -250,7 +250,7 @@ class LitertEngine(SavedModelEngine):
         ):
             return saved_model.MODEL_FILES[0]
         folder = os.path.join(directory, FOLDER)
-        # Without litert/, do not wait for its files: `load` raises an error.
+        # If there is no litert/, do not wait for it: let `load` raise an error.
         if not files.is_folder(folder):
             return None
         if not files.is_file(os.path.join(directory, MODEL_FILE)):

@@ -68,8 +68,8 @@ class PieceScheduler:
         self._options = options
         self._limits = limits
         self._piece_rows = _piece_rows(options)
-        # Number of rows in progress. The key True is for requests with a piece
-        # that is too long for a call, False for all other large requests.
+        # Rows in progress. Requests that use `_lane` count apart, under the key
+        # True, so that they do not use up the limit of other large requests.
         self._num_rows_admitted = collections.Counter()
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
         self._paddings = weakref.WeakKeyDictionary()

@@ -40,7 +40,7 @@ def pack_weights(config: ServeConfig) -> None:
     if config.engine != "savedmodel":
         return
     models = model_config.of_flags(config)
-    # Do not pack if no model is given: a later model may not be bfloat16.
+    # Without a model, do not pack: packing would slow a later float32 model.
     if models and all(_newest(model) == _PACKED for model in models):
         packed_weights.assume()
 

@@ -39,9 +39,9 @@ MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 # if there are this many functions, a new combination computes all outputs.
 _MAX_CALLABLES = 64
 
-# A call that can be stopped runs in a separate thread pool, and the operation
-# that stops the call runs in the caller's thread. So a long call delays neither
-# other calls nor this operation.
+# Calls that can be stopped may be long, so they run in their own thread pool.
+# The operation that stops a call must not wait for a free thread, so it runs in
+# its caller's thread.
 _CALLER, _STOPPABLE = -1, 1
 _NUM_STOPPABLE_THREADS = 4
 
@@ -154,7 +154,7 @@ class _End:
         self._lock = threading.Lock()
         with session.graph.as_default():
             self._queue = tf.queue.FIFOQueue(-1, [tf.bool], [()])
-            # tf.debugging.Assert would warn that nothing uses its result.
+            # Not tf.debugging.Assert: it would warn that its result is unused.
             self._check = tf.raw_ops.Assert(
                 condition=self._queue.dequeue(), data=["ended"]
             )
@@ -181,7 +181,7 @@ class _End:
                 with stop.calls(self._end):
                     yield
             finally:
-                # Empty the queue: a leftover False would end the next call.
+                # Empty the queue: a late False would end the next call.
                 self._session.run(self._left)
 
 

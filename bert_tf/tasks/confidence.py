@@ -24,7 +24,7 @@ OUTSIDE = -1
 
 _NUM_BINS = 15
 _MAX_TEMPERATURE = 20.0
-# Below this log loss, all answers are right, so no temperature is the best.
+# Below this log loss, all answers are right, and the loss has no minimum.
 _NO_LOSS = 1e-5
 
 

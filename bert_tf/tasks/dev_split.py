@@ -93,7 +93,7 @@ def split(task: TaskFiles, config: Flags) -> Any:
     path, fraction = config.train_file, config.dev_fraction
     if fraction is None or not (config.do_train or config.do_eval):
         return task
-    # Read the file as train and as dev: SQuAD drops questions only from train.
+    # Read the file also as dev, to keep questions that SQuAD drops from train.
     splits = (TRAIN, DEV) if config.do_train else (DEV,)
     whole = dataclasses.replace(task, files=dict.fromkeys(splits, path)).load()
     keys = whole.split_keys(whole.data[DEV].examples)

@@ -221,7 +221,7 @@ class OutputComputer:
         if self._model.for_inference:
             return layouts.find_tokens(input_mask, for_inference=True)
         # A training model's layers are compiled for each new number of tokens.
-        # Round the number up to a multiple of `step`, so that this is rare.
+        # Round up to a multiple of `step`, so that only a few numbers occur.
         batch, *choices, _ = shape_of(input_mask)
         step = layouts.row_step([*choices, self._task.max_seq_length])
         return layouts.find_tokens_of_parts(input_mask, batch, step)

@@ -20,7 +20,7 @@ from bert_tf.tasks.metrics import EntityScore
 
 # For more labels, list the confusions: a matrix would not fit on a screen.
 _MAX_COLUMNS = 20
-# Number of score ranges in the table for regression, with one row for each.
+# Number of score ranges in the table for regression. Empty ranges have no row.
 _NUM_RANGES = 10
 _MAX_BARS = 60
 

@@ -27,7 +27,7 @@ _TASKS = (
     EmbeddingsFiles,
 )
 _FILES = {x.variant or x.kind: x for x in _TASKS}
-# Check only files up to this size before the model loads, to save time.
+# To save time, check input files above this size only after the model loads.
 _MAX_BYTES = 10 << 20
 
 

@@ -91,8 +91,8 @@ class Task(TaskFiles):
       max_seq_length: The maximum number of tokens in a row.
     """
 
-    # If this names an output, each row's loss depends on this output of all
-    # rows, so a step computes it first. If None, rows are independent.
+    # An output that a step computes first, because each row's loss depends on
+    # this output of all rows (in-batch negatives). None: rows are independent.
     coupled: ClassVar[str | None] = None
 
     max_seq_length: int = 128

@@ -115,7 +115,7 @@ class Matcher:
         self._pattern = "|".join(map(re.escape, patterns)) or _NOTHING
         hashes = [_hash(pattern).numpy() for pattern in patterns]
         self._hashes = np.array(sorted(hashes), np.int64)
-        # In `split`, the index len(self._tokens) stands for a piece of text.
+        # `split` uses indices of this list; len(self._tokens) means no match.
         self._tokens = [token_of[patterns[i]] for i in np.argsort(hashes)]
         self._space = " " if is_normalized else _SPACE
         self._separate = (
@@ -158,7 +158,7 @@ class Matcher:
             rows,
             is_match,
             tf.gather([*(x["id"] for x in self._tokens), 0], numbers),
-            # A match includes the white space stripped from its neighbors.
+            # As in transformers, a match spans the white space it strips.
             starts + tf.where(is_match, -_previous(right), left),
             starts + lengths + tf.where(is_match, _next(left), -right),
         )
@@ -172,7 +172,7 @@ class Matcher:
         if self._separate:
             ends &= ~_matches(texts, rf"\C*[{self._separate}]")
             starts &= ~_matches(texts, rf"[{self._separate}]\C*")
-        # If a piece is empty, test the match beyond it for an adjacent letter.
+        # If no text separates two matches, both may be parts of a longer word.
         empty, before, after = texts == "", _previous(rows, -1), _next(rows, -1)
         ends |= empty & (before == rows) & _previous(ends)
         starts |= empty & (after == rows) & _next(starts)

@@ -25,7 +25,7 @@ from bert_tf.text import vocabulary as vocabulary_lib
 _MAX_CHARS_PER_TOKEN = 50
 # The learner of tensorflow_text runs 4 iterations by default.
 _NUM_ITERATIONS = 4
-# The search ends once this share of the lines for wordpieces is filled.
+# The search ends when wordpieces fill this share of their vocabulary lines.
 _FULL_ENOUGH = 0.95
 # Guesses may not converge. After this number of rounds, the search bisects.
 _MAX_GUESSES = 6
@@ -33,9 +33,9 @@ _MAX_GUESSES = 6
 _UNUSED_IN_FRONT = 99
 # Skip longer words: they become [UNK] (tokenization.py:303 of the original).
 _MAX_CHARS_PER_WORD = 200
-# Learn from at most _MAX_WORDS words or, if this is more, _MAX_WORDS_PER_LINE
-# words per line of the vocabulary. Each word takes about 5 KB, and 0.1 ms per
-# iteration. Rarer words have little influence.
+# Each word takes about 5 KB, and 0.1 ms per iteration. Rare words have little
+# influence, so learn only from the most frequent: the number of words is at
+# most max(_MAX_WORDS, _MAX_WORDS_PER_LINE * vocab_size).
 _MAX_WORDS = 120_000
 _MAX_WORDS_PER_LINE = 4
 

@@ -169,7 +169,7 @@ class DynamicMasking:
 
         zero = tf.zeros_like(limit)
         _, fits = tf.scan(take, tf.transpose(lengths), (zero, zero > 0))
-        # `fits` is in random order: rearrange it in the order of the words.
+        # `fits` is in random order: `rank` restores the order of the words.
         taken = tf.gather(tf.transpose(fits), rank, batch_dims=1)
         return candidates & tf.gather(taken, tf.maximum(word, 0), batch_dims=1)
 

@@ -134,7 +134,7 @@ def _swapped() -> dict[int, str]:
 
 def lower_sigma_in_table(table: bytes) -> bytes:
     """Returns a table that maps every capital sigma to "σ", not to itself."""
-    # Change the last capital sigma: earlier bytes may equal one by chance.
+    # Change the last sigma: earlier bytes may equal a sigma by chance.
     head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
     return head + "σ".encode() + tail
 
@@ -309,7 +309,7 @@ def _final_sigma_pattern() -> str:
     """
     context = json.loads(read_table("sigma_context.json.xz"))
     cased = context["cased"]
-    # Ignore line ends: the original splits off punctuation after lower-casing.
+    # Ignore line ends at punctuation: the original lower-cases, then splits.
     ignorable = rf"\n{context['case_ignorable']}"
     return (
         f"([{cased}][{cased}{ignorable}]*){CAPITAL_SIGMA}"

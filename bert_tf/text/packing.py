@@ -201,13 +201,13 @@ def lay_out(
       UserError: If the last bucket leaves no room for a token.
     """
     kept, total = _truncate_rows(segments, buckets[-1], truncate)
-    # In an empty batch, reduce_max is the lowest int32: the first bucket fits.
+    # Without rows, reduce_max is the lowest int32 and gives the first bucket.
     length = choose_length(tf.reduce_max(total), buckets)
     position = tf.range(length)[tf.newaxis]
     index = _find_tokens(segments, kept, num_tokens, position, _column)
     is_in_row = position < _column(total)
     return Layout(
-        # Rows need no [SEP] for an empty B, but `index` has one: make it [PAD].
+        # `index` has a [SEP] even after an empty B: turn this [SEP] into [PAD].
         tf.where(is_in_row, index, num_tokens),
         is_in_row,
         is_in_row & (position > _column(kept[0]) + 1),

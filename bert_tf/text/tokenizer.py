@@ -103,7 +103,7 @@ class BertTokenizer(tf.Module):
         tokens, added = list(vocabulary.tokens), vocabulary.added_tokens
         for token in added:
             tokens[token["id"]] = token["content"]
-        # Build eager tensors, as a SavedModel stores each of these only once.
+        # A SavedModel stores eager tensors once, not once per function.
         with tf.init_scope(), tf.device("CPU:0"):
             self._wordpiece = _build_wordpiece(
                 vocabulary,
@@ -272,7 +272,7 @@ class BertTokenizer(tf.Module):
         self,
     ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
         """Returns matchers for raw texts and for normalized texts."""
-        # As in transformers, the special token wins if two contents are equal.
+        # If two tokens have equal text, a special one wins, as in transformers.
         added = sorted(
             self.vocabulary.added_tokens, key=lambda x: not x["special"]
         )
@@ -344,7 +344,7 @@ class BertTokenizer(tf.Module):
         return self._hide_specials(self._normalizer.cut(text))
 
     def _word_rules(self) -> list[normalizer.Rule]:
-        # With ASCII_LOWER, WordPiece limits bytes per word: no rule is needed.
+        # With ASCII_LOWER, WordPiece itself turns long words into [UNK].
         if self.normalization == ASCII_LOWER:
             return []
         return [_long_word_rule(self.max_input_chars_per_word)]
@@ -564,9 +564,9 @@ def _map_offsets(
     first_byte = tf.gather(sources.row_starts(), starts.value_rowids())
     start_byte = first_byte + tf.cast(starts.flat_values, tf.int64)
     last_byte = first_byte + tf.cast(ends.flat_values, tf.int64) - 1
-    # All bytes made from one character have equal source offsets. So a token's
-    # end is the first different offset after its last byte, at the latest the
-    # text's end. To find this offset, number the runs of equal offsets.
+    # Bytes made from one character form a run of equal source offsets. A token
+    # ends where the next run after its last byte begins; the text's end is a
+    # run, too. So number the runs.
     changes = tf.concat([[True], flat[1:] != flat[:-1]], 0)[: tf.size(flat)]
     number = tf.cumsum(tf.cast(changes, tf.int32)) - 1
     source_of_number = tf.boolean_mask(flat, changes)

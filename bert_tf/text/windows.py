@@ -58,7 +58,7 @@ def cut(
     room = tf.maximum(room, 1)
     kept_a, kept_b = packing.truncate([length_a, length_b], room)
     cuts_b = length_b >= length_a
-    # A window has room for `shown` tokens of the segment that is cut.
+    # The longer text is cut: a window has room for `shown` of its tokens.
     shown = tf.where(cuts_b, kept_b, kept_a)
     whole = tf.where(cuts_b, length_b, length_a)
     # Limit `doc_stride`, or int32 may overflow. The limit changes no window,
@@ -66,7 +66,7 @@ def cut(
     stride = tf.maximum(tf.minimum(shown, min(doc_stride, max_seq_length)), 1)
     counts = 1 - (shown - whole) // stride
     firsts = tf.cumsum(counts, exclusive=True)
-    # Window counts 2 and 1 give the texts 0 0 1: tf.repeat takes twice as long.
+    # Window counts 2 and 1 give `texts` 0 0 1. tf.repeat takes twice as long.
     begun = tf.math.unsorted_segment_sum(
         tf.ones_like(firsts), firsts, tf.reduce_sum(counts)
     )

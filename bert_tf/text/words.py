@@ -197,7 +197,7 @@ def _trim_chunks(
     count = tf.reduce_sum(tf.cast(is_first, tf.int32))
     index = tf.range(tf.size(chunks))
     codes, is_solid = characters.codes, ~characters.is_punctuation
-    # "@bob" is a handle, unlike "@ bob": there, a new chunk begins after "@".
+    # "@bob" is one word, unlike "@ bob": after the space, a new chunk begins.
     is_handle = (
         ((codes == ord("@")) | (codes == ord("#")))
         & _next(characters.is_word, False)

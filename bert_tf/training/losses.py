@@ -37,8 +37,8 @@ SLOPES = "slopes"
 
 def overwrites_logits() -> bool:
     """Returns whether the masked-LM loss reuses the memory of the logits."""
-    # GPUs and TPUs use `compared_cross_entropy`: there, it is fused and
-    # deterministic. Unlike the kernel for CPUs, it keeps the logits.
+    # Only the CPU kernel overwrites logits. GPUs and TPUs use
+    # `compared_cross_entropy`, which is fused and deterministic there.
     return not any(map(tf.config.list_logical_devices, ("GPU", "TPU")))
 
 
@@ -296,7 +296,7 @@ class TaskObjective(Objective):
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         if COUPLED_LOSS in rows:
-            # product - stop_gradient(product) is 0, but its gradient is SLOPES.
+            # The product cancels out, but its gradient, SLOPES, remains.
             product = tf.reduce_sum(outputs[self.coupled] * rows[SLOPES])
             value = tf.reduce_sum(rows[COUPLED_LOSS])
             return {"loss_sum": value + product - tf.stop_gradient(product)}

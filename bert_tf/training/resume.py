@@ -44,7 +44,7 @@ _END_BYTES = 1 << 16
 # A message names at most this number of files.
 _MAX_NAMED = 20
 _PHASE_FLAGS = {"input_file", "max_seq_length", "max_predictions_per_seq"}
-# In messages, the names of settings get these prefixes.
+# Messages name settings with these prefixes, as in --seed.
 _PREFIXES = {"flags": "--", "bert_config": "bert_config."}
 
 

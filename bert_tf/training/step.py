@@ -323,7 +323,7 @@ class TrainingStep:
                 lambda x: self._strategy.experimental_local_results(x)[0],
                 results,
             )
-            # float64 sums do not depend on how steps are split into calls.
+            # Use float64, or rounding would depend on the steps per call.
             sums = {
                 name: total + tf.cast(metrics[name], tf.float64)
                 for name, total in sums.items()
@@ -395,7 +395,7 @@ class TrainingStep:
         name, own = self.objective.coupled, self.plan.per_replica
         inputs = {*self.objective.inputs, *layouts.INPUTS, "dropout_seeds"}
         every = {x: y for x, y in rows.items() if x not in inputs}
-        # Gather only the mask of [CLS], which is enough to find blank rows.
+        # The mask of [CLS] shows which rows are blank, so gather no other mask.
         every[INPUT_MASK.name] = rows[INPUT_MASK.name][..., :1]
         every[name] = self._encode(rows)
         context = tf.distribute.get_replica_context()

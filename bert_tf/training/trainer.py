@@ -57,7 +57,7 @@ class Pacer:
     def next_call(self, step: int) -> int:
         """Returns the number of steps of the next call; 0 at the end."""
         if step == 0:
-            # Run only one step, because the first step gets a metrics line.
+            # The first step gets a metrics line, so run only this step.
             return min(1, self._last_step)
         ends = [(step // every + 1) * every for every in self._intervals]
         return min(self._max_steps, min(ends) - step, self._last_step - step)

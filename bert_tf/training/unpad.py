@@ -17,10 +17,10 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.io import terminal
 from bert_tf.modeling import layouts
 
-# If at least this share is tokens, leaving padding out saves no time.
+# If tokens fill this share of a batch or more, omitting padding saves no time.
 _FULL = 0.95
-# Compiling a program for each number of tokens takes longer than it saves if
-# the hidden states of a micro-batch have fewer elements than this.
+# If a micro-batch's hidden states have fewer elements than this, compiling a
+# program for each number of tokens takes longer than it saves.
 _LEAST_ELEMENTS = 1 << 18
 
 Rows = dict[str, tf.Tensor]

@@ -32,7 +32,7 @@ OFF = "off"
 CHAINS = "chains"
 STEP = "step"
 
-# The step is compiled again for each length of batches, so by default there are
+# The step is compiled again for each batch length, so by default batches have
 # at most this number of different lengths.
 _DEFAULT_LENGTHS = 4
 

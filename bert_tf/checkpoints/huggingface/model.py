@@ -46,7 +46,7 @@ _FINE_TUNED = (
     "tagging",
 )
 
-# The heads of three classes have this name: config.json must name the class.
+# Heads of three classes have this name, so only config.json gives the class.
 _CLASSIFIER = "classifier.weight"
 _CLASSIFIERS = (
     weight_map.CLASSIFIER,
@@ -138,7 +138,7 @@ _INACTIVE = {
     "quantization_config": ({},),
     "tie_encoder_decoder": (False,),
 }
-# Keys without effect, or read elsewhere: the note on lost keys omits them.
+# The note "not carried" omits these keys, which are unused or read elsewhere.
 _SILENT = frozenset(
     """
     _attn_implementation_autoset _name_or_path _num_labels architectures
@@ -445,7 +445,7 @@ def to_bert_config(
     theirs = values["hidden_act"]
     ours = _HIDDEN_ACTS[theirs]
     fields = {field.name for field in dataclasses.fields(BertConfig)}
-    # Ignore left_to_right: transformers has no such key, so it has no effect.
+    # transformers ignores a key left_to_right, so ignore it here, too.
     fields.remove("left_to_right")
     kept = {key: values[key] for key in values if key in fields}
     config = BertConfig.from_dict(kept | {"hidden_act": ours}, source)

@@ -219,7 +219,7 @@ def _read_vocabulary(
     for path, token_of in stored.items():
         for row in added:
             index, token = row["id"], row["content"]
-            # If no line can hold a token, vocab.txt has an empty line instead.
+            # vocab.txt has "" for "\n", which no line can hold: fill it in.
             there = token_of[index] = token_of.get(index) or token
             if there != token or not 0 <= index < vocab_size:
                 raise UserError(

@@ -401,7 +401,7 @@ def _describe_config(config: BertConfig) -> list[str]:
     """Returns sentences on settings that the original reads differently."""
     sentences = []
     if config.hidden_act == "gelu_erf":
-        # The original raises ValueError for this name (modeling.py:280-314).
+        # Source: the original's modeling.py:280-314, which raises ValueError.
         sentences.append(
             f'{_CONFIG_FILE} has hidden_act "gelu_erf", the exact GELU, which '
             'the original refuses: its "gelu" is the tanh form, and was the '

@@ -116,13 +116,13 @@ def choose_words(
     batch_size, seq_length = candidates.shape
     first = np.cumsum(candidates, axis=1) == 1
     begins = candidates & (starts_word | first)
-    # Number of each token's word in its row, from 1; 0 for tokens before the
-    # first word, which are never candidates.
+    # Index of each token's word in its row, from 1. Tokens before the first
+    # word have 0 and are never candidates.
     word_of_token = np.cumsum(begins, axis=1)
     num_words = word_of_token[:, -1]
     most_words = int(num_words.max(initial=0))
-    # Each column is a word, but the first and the last column are empty, so a
-    # run of words ends before the last column.
+    # A column for each word, and an empty column at both ends, so that a run of
+    # words ends there.
     columns = most_words + 2
     rows, places = np.nonzero(candidates)
     words = word_of_token[rows, places]

@@ -52,7 +52,7 @@ _LEAST_TOKENS_PER_PART = 200_000
 _LEAST_PARTS = 32
 _COPY_BYTES = 1 << 20
 _CHARACTERS_PER_BATCH = 1 << 20
-# Saving waits for the disk, so batches are not saved one by one.
+# Saving waits for the disk, so save only once in this many batches.
 _BATCHES_PER_SAVE = 16
 
 # A batch: lines, and the document number of each line <int64>[lines].

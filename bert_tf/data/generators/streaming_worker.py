@@ -400,7 +400,7 @@ def make_records(
         last_sep = first_sep
     shape = (len(instances), max_seq_length)
     rows = np.arange(0, len(instances) * max_seq_length, max_seq_length)
-    # Column 0 is A, 1 is B. `places` are in the batch, `starts` in the store.
+    # Columns: A, B. `places` index `flat_ids`; `starts` index `store.tokens`.
     lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
     places = np.stack([rows + 1, rows + first_sep + 1], axis=1)
     starts = np.stack([instances.a_starts, instances.b_starts], axis=1)

@@ -30,8 +30,8 @@ from bert_tf.io import progress
 _VERSION = 1
 # Paths and parallelism do not change the records, so the hash leaves them out.
 _PLACES = ("input_file", "num_processes", "output_file", "vocab_file")
-# Flags that older manifests lack, with their defaults. Manifests do not store
-# these defaults. The hash includes them, so old and new data sets hash equally.
+# Flags that older manifests lack, with their defaults. If a manifest lacks one,
+# the hash uses the default, so old and new data sets hash equally.
 _ADDED = {"sample": 1.0}
 FORMAT = "bert_tf pretraining data"
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?")

@@ -101,7 +101,7 @@ class MultipleChoice(ServingHead):
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     method = "classify"
-    # The signature `attention` needs one row per text, not one per choice.
+    # A text has a row per choice, but the signature `attention` needs one row.
     has_attention = False
     # Maximum rows per call, to save memory: a text may have many choices.
     max_rows_at_once = max_ids_rows_at_once = 64
@@ -146,8 +146,8 @@ class MultipleChoice(ServingHead):
             stripped = tf.strings.strip(strings["text"])
             has_text = tf.strings.length(stripped) > 0
             is_there = tf.strings.length(choices) > 0
-        # For each choice, repeat the start and length of the text, not the
-        # tokens. Use `tf.tile`, as TensorFlow Lite has no `tf.repeat`.
+        # To save memory, repeat only the text's start and length for each
+        # choice. Use `tf.tile`, as TensorFlow Lite has no `tf.repeat`.
         *text, has_text = (
             tf.reshape(tf.tile(x[:, tf.newaxis], [1, shape[1]]), [-1])
             for x in (*text, has_text)

@@ -99,19 +99,19 @@ class ServingHead:
     reads_padding: ClassVar[bool] = False
     # Whether `answer_ids` also returns the model's outputs for padding.
     returns_padding: ClassVar[bool] = False
-    # TensorFlow Serving's method in addition to "predict". For "classify",
-    # `answer` also returns `classes` and `scores`; for "regress", `outputs`.
+    # The method that servers offer besides "predict". With "classify", `answer`
+    # also returns `classes` and `scores`; with "regress", `outputs`.
     method: ClassVar[Literal["classify", "regress"] | None] = None
-    # The flags of this head: fields of `SavedModelConfig` that only some heads
-    # read. By default, `settings` reads the head's attributes of these names.
+    # This head's own flags, which are fields of `SavedModelConfig`. By default,
+    # `settings` reads them from the head's attributes with the same names.
     flags: ClassVar[tuple[str, ...]] = ()
     # Whether exports have the signature `attention`, with one row per text.
     has_attention: ClassVar[bool] = True
     # Arguments of `modeling.inference.prepare` that drop the parts of the model
     # that this head does not need.
     model_values: ClassVar[Mapping[str, Any]] = {}
-    # The maximum number of rows per call of the model if a text can have any
-    # number of rows; None if every text has one row.
+    # The maximum number of rows per call of the model, as a text may have many
+    # rows. None if each text has one row.
     max_rows_at_once: ClassVar[int | None] = None
     # The maximum number of rows per call for requests with token ids. Exports
     # with --ids_only have no maximum.
@@ -230,7 +230,7 @@ class ServingHead:
             return answer
         probs = answer["probabilities"]
         shape = tf.shape(probs)
-        # Choices have no labels, so their numbers are the names of the classes.
+        # Choices have no labels, so name the classes "0", "1", and so on.
         names = self.labels or tf.strings.as_string(tf.range(shape[1]))
         classes = tf.broadcast_to(names, shape)
         return answer | {"classes": classes, "scores": probs}

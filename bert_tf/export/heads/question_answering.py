@@ -35,8 +35,8 @@ _NUM_SPECIAL_TOKENS = 3
 # Separates words in the same way as `bert_tf.tasks.squad.examples`.
 _WHITE_SPACE = "[ \t\r\n\u202f]+"
 _NOWHERE = -1
-# Spans with more bytes than this are compared by offsets, as comparing texts
-# could copy a word of many megabytes for hundreds of spans.
+# Spans with more bytes than this are compared by offsets. Otherwise, each of
+# hundreds of spans could copy a word of many megabytes.
 _MAX_BYTES_COMPARED = 1024
 
 
@@ -117,7 +117,7 @@ class QuestionAnswering(head.ServingHead):
         query_lengths = tf.minimum(query_lengths, task.max_query_length)
         room = self.max_seq_length - _NUM_SPECIAL_TOKENS - query_lengths
         stride = tf.minimum(room, task.doc_stride)
-        # Begin a window after each stride until a window has the last token.
+        # Begin a window every `stride` tokens until one has the last token.
         steps = -((room - doc_lengths) // stride)
         counts = tf.where(doc_lengths > 0, 1 + tf.maximum(steps, 0), 0)
         questions = tf.repeat(tf.range(tf.size(counts)), counts)

@@ -57,8 +57,8 @@ TEXT_OPERATORS = frozenset(
 # Operators that stay in float32. In int8, one scale could not hold both -10000
 # of the attention mask and other values. In softmax, layer normalization and
 # residual sums, a few large values would use up most of the 256 steps. Products
-# of two activations are slow in int8. The converter stores zeros of ONE_HOT as
-# the byte 0, which stands for 0.5 at the scale of the result.
+# of two activations are slow in int8. For ONE_HOT, the converter stores 0 as
+# the byte 0, but the result's scale reads that byte as 0.5.
 _FLOAT_OPERATORS = (
     "ADD",
     "SUB",
@@ -171,7 +171,7 @@ def operators(content: bytes) -> collections.Counter[str]:
     names = [
         code.customCode.decode()
         if code.customCode
-        # Take the greater of the two codes: old files have `builtinCode` 0.
+        # Old files have only `deprecatedBuiltinCode`: their `builtinCode` is 0.
         else _BUILTINS[max(code.builtinCode, code.deprecatedBuiltinCode)]
         for code in model.operatorCodes
     ]
@@ -204,8 +204,8 @@ def _quantize(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for sample in samples():
-            # Feed each sample in its own call, as a call resizes inputs only
-            # once. Do not use `calibrate`, which would also write the file.
+            # A call resizes inputs only for its first sample: use a call per
+            # sample. Do not use `calibrate`, which would also write the file.
             calibrator._feed_tensors(lambda sample=sample: [sample], True)
     return lite_convert.mlir_quantize(
         calibrator.calibrate(lambda: ()),  # The samples were fed above.

@@ -46,7 +46,7 @@ _LABEL_COLUMN = "label"
 _TEXT_PAIR = "text_pair"
 # The heads that have a fine-tuning task.
 _KINDS = frozenset(task.kind for task in registry.TASKS.values())
-# Rows per call of the model; also of the file, if the file allows any number.
+# Rows per call of the model, and of files without a fixed number of rows.
 _BATCH_SIZE = 16
 _TIMED_ROWS = 32
 # Round row lengths up to multiples of this: each new length allocates memory.
@@ -191,7 +191,7 @@ def compute_outputs(
             answer = file.run(_inputs(file, rows, part))
             if task.variant is None and not _is_classification(task):
                 if "probabilities" in answer:
-                    # Choices are only ranked, so probabilities are enough.
+                    # Probabilities rank the choices in the same way as logits.
                     answer = {"logits": answer["probabilities"]}
                 answer = task.select_outputs(answer)
             for name, values in answer.items():

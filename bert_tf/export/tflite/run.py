@@ -174,7 +174,7 @@ def publish(built: Built, path: str, scores: Scores | None) -> None:
     measured = None if scores is None else dataclasses.asdict(scores)
     with contextlib.ExitStack() as stack:
         # The report is replaced first. If the process is killed before the
-        # file is replaced, the new checksum does not match the old file.
+        # file is replaced, the report's new checksum reveals the old file.
         names = [
             stack.enter_context(files.atomic_file(path + suffix))
             for suffix in ("", _REPORT_SUFFIX)

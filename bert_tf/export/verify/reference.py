@@ -51,9 +51,9 @@ _TEXTS_PER_CALL = 64
 _WINDOWS = 32
 # Logits may differ by 10 times the tolerance: padding changes their rounding.
 TIMES_FOR_LOGITS = 10
-# This many times, `Reference.decide` adds random noise to the outputs, and also
-# subtracts it. Decisions that change are doubtful. Noise between -1 and 1, for
-# example, changes 90% of the decisions between numbers that differ by 0.1.
+# `Reference.decide` adds and subtracts random noise this many times. Decisions
+# that change are doubtful. Each time, noise between -1 and 1, for example,
+# changes 90% of the decisions between numbers that differ by 0.1.
 _DISTURBANCES = 4
 
 # With these arguments, a model returns all outputs that `Reference` reads.
@@ -249,7 +249,7 @@ class Reference:
             expected = self.for_predict(found)
             name = f"batch {number} of {len(rows)}"
             yield Call(serving, to_inputs(rows), name, expected)
-            # Single rows run the same code, so send only the first as Example.
+            # Single rows all run the same code: send only one as an Example.
             if len(rows) == 1 and number > 0:
                 continue
             examples = to_examples(rows)

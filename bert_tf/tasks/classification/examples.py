@@ -22,7 +22,7 @@ from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
 
-# Rows with one of these labels have no gold label and are left out.
+# These labels mean that a row has no gold label, so the row is left out.
 _NO_GOLD_LABEL = ("-", "-1", "-1.0")
 # Labels in test files if the leaderboard hides the real labels.
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
@@ -144,7 +144,7 @@ def read_examples(
         examples.append(make_example(path, row, texts, label))
     is_empty = all(example.label == () for example in examples)
     if may_lack_labels and is_empty and len(columns.labels) == 1:
-        # If no row has a label, the labels are unknown: replace () by None.
+        # If no row has labels, set None (unknown), not () (no label applies).
         examples = [dataclasses.replace(e, label=None) for e in examples]
     check_all_or_none(examples)
     return examples
@@ -316,7 +316,7 @@ def read_texts(
     table = tables.read_table(path)
     columns = next(
         (c for c in choices if set(c.texts) <= set(table.columns)),
-        # If no choice matches the file, the error names the shortest choice.
+        # If no entry matches, the error names the entry with fewest columns.
         min(choices, key=lambda columns: len(columns.texts)),
     )
     texts = text_columns(table, columns)

@@ -22,7 +22,7 @@ Label = str | tuple[str, ...] | float
 
 # The value of --class_weights that gives all labels the same total weight.
 BALANCED = "balanced"
-# Matches the next pair label:weight, valid or not, to quote it in an error.
+# Matches the next label:weight pair, even if invalid, to quote it in an error.
 _ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
 _MAX_LABELS_SHOWN = 10
 # Values that mean "no" and "yes" in a column for a single label.
@@ -143,8 +143,8 @@ def parse_label(
     if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
-    # Label indices are integers and do not repeat. So a list such as [0, 0, 1]
-    # or [1.0, 0.0] must mean a 0 or 1 for each label, but its length is wrong.
+    # Indices are integers and do not repeat. So [0, 0, 1] or [1.0, 0.0] must
+    # be a 0 or 1 for each label, and the list has the wrong length.
     is_vector = any(isinstance(x, float | np.floating) for x in value)
     if all(is_flag) and (is_vector or len({*value}) < len(value)):
         raise UserError(

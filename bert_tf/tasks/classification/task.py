@@ -102,7 +102,7 @@ def convert_labels(
         return np.array(values, np.float32)
     ids = {label: index for index, label in enumerate(labels)}
     if problem_type == "single_label":
-        # A file may contain `reject_label`, which has no id: use `OUTSIDE`.
+        # `reject_label` has no id, so texts with this label get `OUTSIDE`.
         return np.array([ids.get(x, OUTSIDE) for x in values], np.int32)
     label_ids = np.zeros([len(values), len(ids)], np.float32)
     for row, names in zip(label_ids, values, strict=True):

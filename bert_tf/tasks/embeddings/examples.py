@@ -136,7 +136,7 @@ def parse_row(row: Any) -> dict[str, Any]:
     if isinstance(row, list | tuple):
         row = dict(zip(_GROUP, row, strict=False))
     names = row if isinstance(row, Mapping) else ()
-    # A pair may have no score, because the score can be passed as the label.
+    # A pair may have no score yet, because `with_score` can add it later.
     columns = choose_columns("A row", names, (*_FORMS, _SCORED[:2]))
     return parse("The row", row, columns)
 

@@ -24,9 +24,9 @@ from bert_tf.tasks.task_files import TaskFiles
 # Matches a word, as run_squad.py:232-235 of the original separates words.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 # Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
-# spaces, so a "word" is a name or a passage. Above _LONGEST_NAME characters, it
-# is a passage. If the share of these scripts in the paragraph (at most 5% in
-# SQuAD) reaches _UNSPACED_SHARE, all words in these scripts are passages.
+# spaces. A "word" in these scripts is a passage if it has over _LONGEST_NAME
+# characters, or if the share of these scripts in the paragraph reaches
+# _UNSPACED_SHARE (at most 5% in SQuAD). Otherwise, the word is a name.
 _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
     "\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"

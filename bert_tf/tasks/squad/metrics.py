@@ -122,8 +122,8 @@ def find_best_threshold(
         best = prediction.best_non_null
         if_answered.append(_score(example, best.text if best else "")[1])
         if_not.append(_score(example, "")[1])
-    # Questions with null odds up to the threshold are answered. So after
-    # sorting by odds, the cumulative sums are the gains of the thresholds.
+    # Sort by odds: a threshold answers all questions with null odds up to it,
+    # so its gain is the cumulative sum of their gains.
     order = np.argsort(null_odds, kind="stable")
     odds = np.array(null_odds)[order]
     unanswered = _PERCENT * np.array(if_not)

@@ -112,8 +112,8 @@ class OriginalTexts:
 
     def __init__(self, tokenizer: BertTokenizer, words: Iterable[str]) -> None:
         self._tokens = tokenizer.vocabulary.tokens
-        # The original normalizes each span. Normalizing every word once is
-        # faster and gives equal texts: a word's neighbors have no influence.
+        # The original normalizes each span. To save time, normalize each word
+        # once: texts are equal, because neighboring words have no influence.
         unique = list(dict.fromkeys(words))
         normalized = tokenizer.split_words(unique).to_list()
         self._normalized = {

@@ -108,7 +108,7 @@ def _read_answers(answer: Any, where: str) -> list[list[str]]:
     texts = [
         text_files.require_value(answer, "Value", str, where),
         *text_files.require_value(answer, "Aliases", list, where),
-        # Try normalized aliases last: without articles, they are less exact.
+        # Normalized aliases lack articles and are inexact: try them last.
         *text_files.require_value(answer, "NormalizedAliases", list, where),
     ]
     for text in texts:

@@ -587,7 +587,7 @@ def _has_columns(path: str) -> bool:
         begins.add(fields[-1][:2])
         if len(fields) < 2 or not schemes.is_tag(fields[-1]):
             return False
-    # Require a tag O, B- or I-, because the word "E-mail" looks like a tag E-.
+    # `is_tag` also accepts words such as "E-mail", so require O, B- or I-.
     return len(widths) == 1 and not begins.isdisjoint(("O", "B-", "I-"))
 
 
@@ -650,7 +650,7 @@ class TaggingFiles(TaskFiles):
         return examples
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
-        # A document must stay in one part, so its sentences get the same key.
+        # Give a document's sentences one SplitKey, so they stay in one split.
         first: dict[int, tuple[str, ...]] = {}
         for x in examples if self.context == "document" else ():
             first.setdefault(x.document, x.words)
