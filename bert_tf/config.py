@@ -107,8 +107,8 @@ def option(
         resumes, a changed flag that affects the weights is refused or logged.
       name: The flag's name, if it differs from the name of the field.
       choices: The values that a text flag accepts.
-      reads: The kind of path that the flag has: "file", "files" (globs with
-        commas), "folder" or "model"; see `paths`. The path must exist.
+      reads: The kind of path that the flag has: "file", "files" (globs,
+        separated by commas), "folder" or "model"; see `paths`. It must exist.
       **rules: `at_least`, `above`, `at_most` and `below` limit the value, but
         None is always allowed. `needs` has flags ("do_train") or values
         ("head=bilstm"), of which one must be set if this flag is set.

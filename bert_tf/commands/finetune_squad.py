@@ -263,6 +263,6 @@ def build_task(
         **reading,
         null_score_diff_threshold=threshold,
         head=head,
-        # As in the original, do not mask padding in equally long batches.
+        # With one padded length, padding takes part as in the original.
         mask_padding=config.num_length_buckets != 1,
     )

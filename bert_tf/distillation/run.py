@@ -297,7 +297,7 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev may have that label.
         changes["calibrates"] = task.may_calibrate(config)
-        # Avoid a few-shot teacher's unit vectors: a head learns slowly on them.
+        # A student would learn slowly on a few-shot teacher's unit vectors.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 

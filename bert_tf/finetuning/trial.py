@@ -502,10 +502,10 @@ class FinetuneInput:
     ) -> Mapping[str, np.ndarray]:
         """Returns the batch of a step, counted from 0, or some of its rows.
 
-        The batch has the features of `Features.batch` and `example_index`
-        <int64>[B], which counts the examples of all steps.
+        The batch has the features of `Features.batch`, and `example_index`
+        <int64>[B]: each example's index, which continues from step to step.
         """
-        # Prefetching reads past the last step, so start over in `_plan`.
+        # Prefetching asks for steps after the last one: repeat `_plan`.
         planned = self._plan[step % len(self._plan)]
         batch = self._features.batch(planned.indices[rows], planned.length)
         first = step * self._batch_size

@@ -92,9 +92,9 @@ class Encoder(layers.BertLayer):
         self.remat = remat
         # Whether calls must return attention weights.
         self.needs_weights = False
-        # Whether all layers in a graph share one function, as in `fit`. Scripts
-        # train with False: with True, TensorFlow would add gradients in another
-        # order, and results would change.
+        # Whether all layers in a graph share one function. `fit` sets this to
+        # start sooner. Scripts do not: a shared function adds gradients in
+        # another order, which changes the last digits of results.
         self.shares_graph = False
         self.encoder_layers = [
             self.add_layer(

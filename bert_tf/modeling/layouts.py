@@ -90,9 +90,9 @@ def find_tokens_of_parts(input_mask, part_size, step):
         `step`, but not above the number of positions.
 
     Returns:
-      `token_indices` <int32>[R, T / part_size], the position of each row among
-      all positions of its micro-batch; `token_places` <int32>[R, ..., S], the
-      row of each position, T or more for a position without a row.
+      `token_indices` <int32>[R, T / part_size], for each of the T places of a
+      micro-batch the index of a position. `token_places` <int32>[R, ..., S],
+      for each position its place, or T or more if it has none (padding).
     """
     shape = tf.shape(input_mask)
     per_example = tf.reduce_prod(shape[1:])

@@ -328,8 +328,8 @@ class BertForTagging(_LabelModel):
       A dictionary of `logits` <float32>[B, S, L]; ignore logits at padding.
 
     Raises:
-      UserError: If there is no label, two have the same name, or an argument
-        does not belong to the approach.
+      UserError: If there is no label, two labels have the same name, or an
+        argument is not for the chosen `approach`.
 
     Example:
       >>> config = bert_tf.BertConfig(vocab_size=30522, num_hidden_layers=2)

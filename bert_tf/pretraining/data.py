@@ -318,7 +318,7 @@ def build_evaluation_input(
     """Returns the input of --eval_input_file, by default --input_file.
 
     The manifest of these records has the number of predictions per record.
-    Without a manifest, the number for the training records is used.
+    Without a manifest, it is the number of the training records.
     """
     pattern = config.eval_input_file or config.input_file
     flag = "--eval_input_file" if config.eval_input_file else "--input_file"

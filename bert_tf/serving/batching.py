@@ -137,8 +137,8 @@ class Task:
     def key(self) -> Hashable:
         """Returns the queue's key: requests with equal keys may be merged."""
         if self.is_piece:
-            # Do not merge a piece of a request with other requests: outputs
-            # would be padded to the longest row of all merged requests.
+            # A part of a large request runs alone: merged with longer rows, its
+            # outputs would be wider than those of the request's other parts.
             return *self.signature_key(), id(self)
         shapes = tuple(
             (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))

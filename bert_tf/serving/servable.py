@@ -42,7 +42,7 @@ _MAX_CALL_BYTES = 64 << 20
 # Assumed length of a variable dimension, and assumed bytes of a string output.
 _LONG_ROW = 512
 _STRING_BYTES = 64
-# A token has about 4 of these bytes, or 1 other byte, which is punctuation.
+# Bytes of words, about 4 a token. Other bytes are punctuation, one a token.
 _LETTERS = bytes(
     x for x in range(256) if x <= 32 or x > 127 or chr(x).isalnum()
 )

@@ -24,7 +24,7 @@ OUTSIDE = -1
 
 _NUM_BINS = 15
 _MAX_TEMPERATURE = 20.0
-# Below this log loss, all answers are right, and the loss has no minimum.
+# With a lower log loss, all answers are right: no temperature is the best.
 _NO_LOSS = 1e-5
 
 

@@ -25,7 +25,7 @@ from bert_tf.text import vocabulary as vocabulary_lib
 _MAX_CHARS_PER_TOKEN = 50
 # The learner of tensorflow_text runs 4 iterations by default.
 _NUM_ITERATIONS = 4
-# The search ends when wordpieces fill this share of their vocabulary lines.
+# Search until the wordpieces fill this share of the vocabulary's free lines.
 _FULL_ENOUGH = 0.95
 # Guesses may not converge. After this number of rounds, the search bisects.
 _MAX_GUESSES = 6

@@ -157,7 +157,7 @@ class TrainingStep:
         self._compilation.check(self._num_devices)
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
-        # If memory ran out: (micro-batch size of the flags, size used since).
+        # The flags' micro-batch size, and the smaller one since memory ran out.
         self._halved: tuple[int, int] | None = None
         self.loss_scale = None
         with strategy.scope():

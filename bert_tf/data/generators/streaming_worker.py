@@ -43,7 +43,7 @@ _DRAWS_OF_ANOTHER_DOCUMENT = 10
 # Columns of a plan; see the docstring of `InstancePlanner._plan_pass`.
 _COLUMNS = 5
 _B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
-# Random next sentences drawn at once; changing this changes the records.
+# Number of random next sentences per draw; it determines the records.
 _ROWS_PER_DRAW = 256
 
 
@@ -174,9 +174,9 @@ class Instances:
     """Spans of the token store, one pair per instance; <int64>[num].
 
     Attributes:
-      a_starts: Where A starts in the store.
+      a_starts: Index of segment A's first token in the token store.
       a_lengths: Tokens in A, at least 1.
-      b_starts: Where B starts in the store.
+      b_starts: Index of segment B's first token in the token store.
       b_lengths: Tokens in B: at least 1, or 0 without next-sentence pairs.
       random_next: 1 if B is random, else 0.
       truncated: <bool>[num]: True if A or B lost tokens to fit.
@@ -352,8 +352,8 @@ def reach(
       stops: <int64>[num]: the greatest allowed result for each span.
 
     Returns:
-      <int64>[num]: the sentence after the last sentence of each span; at least
-      `firsts + 1` and at most `stops`.
+      <int64>[num]: the exclusive end of each span, which is the index of its
+      last sentence plus 1; from `firsts + 1` to `stops`.
     """
     return np.clip(np.searchsorted(offsets, goals), firsts + 1, stops)
 
@@ -400,7 +400,7 @@ def make_records(
         last_sep = first_sep
     shape = (len(instances), max_seq_length)
     rows = np.arange(0, len(instances) * max_seq_length, max_seq_length)
-    # Columns: A, B. `places` index `flat_ids`; `starts` index `store.tokens`.
+    # Columns: A, B. `places` are in `flat_ids`, `starts` in `store.tokens`.
     lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
     places = np.stack([rows + 1, rows + first_sep + 1], axis=1)
     starts = np.stack([instances.a_starts, instances.b_starts], axis=1)

@@ -35,8 +35,8 @@ _NUM_SPECIAL_TOKENS = 3
 # Separates words in the same way as `bert_tf.tasks.squad.examples`.
 _WHITE_SPACE = "[ \t\r\n\u202f]+"
 _NOWHERE = -1
-# Spans with more bytes than this are compared by offsets. Otherwise, each of
-# hundreds of spans could copy a word of many megabytes.
+# Longer spans are compared by their offsets, not by their texts: if a word has
+# megabytes, copying it for each of hundreds of spans would need gigabytes.
 _MAX_BYTES_COMPARED = 1024
 
 

@@ -24,7 +24,7 @@ from bert_tf.tasks.classification.labels import ProblemType
 
 # These labels mean that a row has no gold label, so the row is left out.
 _NO_GOLD_LABEL = ("-", "-1", "-1.0")
-# Labels in test files if the leaderboard hides the real labels.
+# Placeholders in test files whose real labels only the leaderboard has.
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
 # STS-B's scores are in this range, so submitted scores are clipped to it.
 _LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0

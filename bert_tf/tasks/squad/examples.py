@@ -56,8 +56,8 @@ class SquadExample:
       is_impossible: True if the paragraph does not answer the question.
       answers: The reference answers for scoring; empty if there is no answer,
         None if the file does not have them.
-      answer_start: The offset of the answer's first character in text without
-        spaces, where a word may be the whole paragraph; None in other texts.
+      answer_start: The offset of the answer's first character, if the language
+        has no spaces and a word may be a whole paragraph; otherwise None.
     """
 
     qas_id: str

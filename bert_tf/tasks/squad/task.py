@@ -261,8 +261,8 @@ class SquadTask(SquadFiles, task.Task):
     ) -> None:
         """Writes predictions.json and the original's other files.
 
-        The original predicts a single file, so only the first predicted split
-        has the original's file names; other names begin with their split.
+        The first predicted split has the original's file names, as the original
+        predicts only one. File names of further splits begin with the split.
         """
         del examples  # The predictions have their questions' ids.
         if self.version_2_with_negative:
