@@ -14,9 +14,11 @@ every number needs a figure or a mark. † marks a number whose output is not
 committed; it is repeated below that summary. * means measured by hand.
 """
 
+import functools
 import gzip
 import json
 import math
+import operator
 import pathlib
 import re
 import statistics
@@ -150,6 +152,95 @@ def _small_figures() -> _Tree:
     }
 
 
+def _cells(folder: str) -> dict[str, list[dict]]:
+    """Returns the results of each cell's seeds by the cell's name."""
+    cells: dict = {}
+    for path in sorted((_RESULTS / folder).glob("*.json")):
+        cells.setdefault(path.stem.rpartition(".")[0], []).append(_read(path))
+    return cells
+
+
+def _mean(results: list[dict], *keys: str) -> float:
+    """Returns the mean of the values under nested keys."""
+    return statistics.mean(
+        functools.reduce(operator.getitem, keys, x) for x in results
+    )
+
+
+def _few_labels_figures() -> _Tree:
+    cells = _cells("few_shot")
+    table: dict = {}
+    for name in ("banking77-8", "banking77-16", "clinc150-8"):
+        ours, linear = (
+            [x["accuracy"] for x in cells[f"{name}.{method}"]]
+            for method in ("few_shot", "linear")
+        )
+        gains = [x - y for x, y in zip(ours, linear, strict=True)]
+        table[name] = {
+            "few_shot": statistics.mean(ours),
+            "linear": statistics.mean(linear),
+            "gain": statistics.mean(gains),
+            "gain_error": statistics.stdev(gains) / math.sqrt(len(gains)),
+            "setfit": _mean(cells[f"{name}.setfit"], "accuracy"),
+            "fine_tuning": _mean(cells[f"{name}.fine_tuning"], "accuracy"),
+        }
+    return {"table": table}
+
+
+def _embeddings_figures() -> _Tree:
+    cells = _cells("embeddings_quality")
+    scores = {"qnli": ("mrr_at_10", "ndcg_at_10"), "snli": ("spearman",)}
+    return {
+        "table": {
+            f"{task}_{score}": {
+                framework: _mean(cells[f"{task}.{framework}"], "scores", score)
+                for framework in ("start", "bert_tf", "sentence_transformers")
+            }
+            for task, names in scores.items()
+            for score in names
+        }
+    }
+
+
+def _confidence_figures() -> _Tree:
+    cells: dict = {}
+    for path in sorted((_RESULTS / "confidence").glob("*.json")):
+        result = _read(path)
+        cells.setdefault(result["settings"]["set"], []).append(result)
+    keys = ("accuracy", "error_without", "error", "coverage", "precision")
+    table = {
+        name: {key: 100 * _mean(cells[name], key) for key in keys}
+        for name in sorted(cells)
+    }
+    outside = ("outside_auroc", "outside_recall_at_95")
+    return {
+        "table": table,
+        **{key: 100 * _mean(cells["clinc150"], key) for key in outside},
+    }
+
+
+def _distillation_figures() -> _Tree:
+    cells = _cells("distillation")
+    table = {}
+    for student in ("wide", "narrow"):
+        labels, logits = (
+            cells[f"{student}.{recipe}"] for recipe in ("labels", "logits")
+        )
+        table[student] = {
+            "labels": 100 * _mean(labels, "accuracy"),
+            "logits": 100 * _mean(logits, "accuracy"),
+            "share": 100
+            * statistics.mean(
+                x["accuracy"] / x["teacher_accuracy"] for x in logits
+            ),
+            "megabytes": _mean(logits, "int8", "megabytes"),
+        }
+    return {
+        "table": table,
+        "teacher": 100 * _mean(cells["teacher.labels"], "accuracy"),
+    }
+
+
 def _abuse_figures() -> _Tree:
     table = {}
     for name in ("savedmodel", "litert", "soak_savedmodel"):
@@ -211,6 +302,10 @@ def read_figures() -> dict[str, float]:
                 "gpu": _gpu_figures(),
                 "recipe": _recipe_figures(),
                 "small": _small_figures(),
+                "few_labels": _few_labels_figures(),
+                "embeddings": _embeddings_figures(),
+                "confidence": _confidence_figures(),
+                "distillation": _distillation_figures(),
                 "abuse": _abuse_figures(),
                 "topics": _topics_figures(),
                 "sentences": table.read_text("utf-8").count("\n") - 1,
