@@ -436,10 +436,10 @@ def write_calibration(
     right_among_surest: np.ndarray,
     title: str,
 ) -> None:
-    """Writes a reliability plot and a coverage curve of N answers as PNG.
+    """Writes a reliability plot and a coverage curve of answers as PNG.
 
     Element i of `right_among_surest` <float64>[N] is the share of right answers
-    among the i + 1 surest answers.
+    among the i + 1 surest. The other arrays may lack some of the N answers.
     """
     from sklearn.calibration import CalibrationDisplay
 
@@ -451,7 +451,8 @@ def write_calibration(
     reliability.get_legend().remove()
     reliability.set(xlabel="probability of answers", ylabel="share right")
     finish(reliability, title="Reliability")
-    shares = np.linspace(1 / len(is_right), 1, len(is_right))
+    count = len(right_among_surest)
+    shares = np.linspace(1 / count, 1, count)
     coverage.plot(shares, right_among_surest, color=BLUE)
     coverage.set(xlabel="share of the surest answers", xlim=(0, 1.02))
     finish(coverage, title="Share right among them")

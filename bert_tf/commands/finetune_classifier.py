@@ -136,7 +136,7 @@ def main(config: ClassifierConfig) -> None:
     if stored is not None:
         task_files = find_files(config, stored).load()
     if config.few_shot:
-        _check_few(task_files)
+        _check_few(task_files, config)
     build = functools.partial(build_task, task_files=task_files)
     if config.few_shot:
         from bert_tf.finetuning import contrastive
@@ -148,7 +148,7 @@ def main(config: ClassifierConfig) -> None:
         finetuning.run(config, build)
 
 
-def _check_few(task_files: Any) -> None:
+def _check_few(task_files: Any, config: ClassifierConfig) -> None:
     """Checks few-shot training data; warns of labels the dev set lacks."""
     from bert_tf.tasks.classification import labels as label_values
 
@@ -158,11 +158,16 @@ def _check_few(task_files: Any) -> None:
             f"--problem_type={task_files.problem_type}."
         )
     for split, data in task_files.data.items():
-        texts = data.examples, task_files.labels, task_files.files[split]
+        texts, path = (
+            (data.examples, task_files.labels),
+            task_files.files[split],
+        )
         if split.startswith("train"):
-            label_values.check_few(*texts)
+            if config.dev_fraction:  # The file of this part is not yet written.
+                path = f"{config.train_file} without the rows of --dev_fraction"
+            label_values.check_few(*texts, path)
         elif split.startswith("dev"):
-            label_values.warn_of_missing(*texts)
+            label_values.warn_of_missing(*texts, path)
 
 
 def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):

@@ -63,7 +63,13 @@ def run(config: Flags) -> dict[str, Any]:
     files.require_writable(config.output_file, "--output_file")
     found = inputs.find(config.input_file, config.input_format)
     if config.language_sampling is not None:
-        _require_languages(found)
+        for file in found:
+            if not file.language:
+                raise UserError(
+                    "--language_sampling needs the language of each glob in "
+                    "--input_file, as en=GLOB,de=GLOB. Received none for "
+                    f"{file.path}."
+                )
     filters.check_languages(config.languages)
     recipe = _build_recipe(config, found)
     with run_folder.RunFolder(
@@ -115,16 +121,6 @@ def _make(
         tasks = _plan_outputs(config, names, orders, decisions.sizes, judged)
         written = _write(tasks, pool, processes, work_dir)
     return reports.build(tally, written, languages)
-
-
-def _require_languages(found: Sequence[inputs.InputFile]) -> None:
-    for file in found:
-        if not file.language:
-            raise UserError(
-                "--language_sampling needs the language of each glob in "
-                "--input_file, as en=GLOB,de=GLOB. Received none for "
-                f"{file.path}."
-            )
 
 
 def _store_excluded(

@@ -50,8 +50,7 @@ _MAX_WORDS_IN_MEMORY = 1_000_000
 class WordCounts:
     """Exact word counts that spill to disk when they do not fit in memory.
 
-    The result does not depend on the order or the batches in which words are
-    added.
+    The result does not depend on the order or batches of words.
 
     Args:
       max_words_in_memory: Distinct words in memory; further counts go to disk.

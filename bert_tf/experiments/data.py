@@ -363,8 +363,7 @@ def _to_text(rows: Sequence[Any], ending: str) -> str:
 def find_corpus(patterns: str) -> dict[str, str]:
     """Returns the files that comma-separated globs match, with their SHA-256.
 
-    Files are sorted by base name, so the order of the globs does not change the
-    corpus.
+    Files are sorted by base name, so the order of the globs does not matter.
 
     Raises:
       UserError: If a glob matches no file.

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 from sklearn import linear_model
 from sklearn import model_selection
+from sklearn.metrics import pairwise
 
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
@@ -55,6 +56,8 @@ _LEAST_PAIRS = 256
 _INVERSE_PENALTY = 10.0
 _MAX_ITERATIONS = 1000
 _FOLDS = 10
+# Texts are repeats, even if their case differs, if this is 1 - their cosine.
+_SAME = 1e-5
 _ROWS_AT_ONCE = 32
 
 
@@ -176,8 +179,12 @@ class FewLabels(ObjectiveSource):
         return embeddings, rows.targets[LABEL_IDS], task.class_weights
 
     def tune(self, task: ClassificationTask) -> ClassificationTask:
-        """Returns the task; calibrates it if there are out-of-fold logits."""
-        if self._logits is None:
+        """Returns the task; calibrates it if there are out-of-fold logits.
+
+        Keeps a temperature that an earlier run chose together with a threshold.
+        """
+        is_fitted = task.reject_below and not task.reject_precision
+        if self._logits is None or is_fitted and task.temperature:
             return task
         examples, _ = self._reader.read(TRAIN)
         outputs = {"logits": tf.constant(self._logits)}
@@ -251,12 +258,18 @@ def out_of_fold_logits(
 
     Takes the arguments of `fit_head`, with embeddings from before training.
     Trained embeddings or a head that saw the text give overconfident logits.
+    For this, a repeated text is only used once, and its repeats get its logits.
     """
+    is_same = pairwise.cosine_similarity(embeddings) > 1 - _SAME
+    first, repeats = np.unique(is_same.argmax(-1), return_inverse=True)
+    if np.bincount(label_ids[first]).min() < 2:  # Too few to hold out any.
+        first = repeats = np.arange(len(label_ids))
+    embeddings, label_ids = np.float64(embeddings[first]), label_ids[first]
     folds = min(_FOLDS, np.bincount(label_ids).min())
     weights = class_weights and np.take(class_weights, label_ids)
     logits = model_selection.cross_val_predict(
         _regression(),
-        np.float64(embeddings),
+        embeddings,
         label_ids,
         cv=model_selection.StratifiedKFold(folds, shuffle=True, random_state=0),
         method="decision_function",
@@ -264,7 +277,7 @@ def out_of_fold_logits(
     )
     if logits.ndim == 1:  # For two labels sklearn has one logit: make two.
         logits = np.stack([-logits, logits], axis=-1) / 2
-    return logits
+    return logits[repeats]
 
 
 def _regression() -> linear_model.LogisticRegression:

@@ -21,8 +21,7 @@ def expand(words: Sequence[str]) -> list[str]:
     files; its lines that begin with # or // are comments.
 
     Args:
-      words: The words of a command line, without the program. A word `--` ends
-        the flags.
+      words: A command line without the program; a word `--` ends the flags.
 
     Raises:
       UserError: If a file does not exist or includes itself.

@@ -224,8 +224,7 @@ class Unpadded:
       indices: `token_indices` <int32>[...] of T elements; see `find_tokens`.
       places: `token_places` <int32>[B, S].
       num_heads: Attention heads, N.
-      for_inference: Whether the model is only for inference and needs no
-        gradient.
+      for_inference: Whether no gradients are needed.
     """
 
     is_padded: ClassVar[bool] = False

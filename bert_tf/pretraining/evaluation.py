@@ -40,8 +40,7 @@ def build_evaluation(
     original (metric_fn, run_pretraining.py:188-231), not a mean over the means
     of batches. `loss` is `masked_lm_loss` plus `next_sentence_loss`. `loss`
     does not depend on the batch size, unlike the original's mean over batches.
-    Blank rows that only fill up batches are ignored. All workers get equal
-    results.
+    Ignores blank rows, which only fill batches. All workers get equal results.
 
     `masked_lm_perplexity` is exp(`masked_lm_loss`), where `masked_lm_loss` is
     the mean over all predicted tokens, with equal weights (Table 6). In a

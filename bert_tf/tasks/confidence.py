@@ -121,8 +121,8 @@ def fit_rejection(
     else:
         logging.warning(
             "No threshold shows a precision of %.4g, which takes %d answers, "
-            "on the %d texts of dev: the best reaches %.4g, for %.1f%% of "
-            "them, and is used.",
+            "on the %d texts to judge by: the best reaches %.4g, for %.1f%% "
+            "of them, and is used.",
             precision,
             least,
             len(ranked),

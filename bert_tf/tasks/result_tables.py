@@ -98,7 +98,10 @@ def write_score_scatter(
 
 
 def write_calibration(
-    path: str, probabilities: np.ndarray, is_right: np.ndarray
+    path: str,
+    probabilities: np.ndarray,
+    is_right: np.ndarray,
+    is_known: np.ndarray,
 ) -> None:
     """Writes reliability and a coverage curve to <path>.png and <path>.txt.
 
@@ -106,13 +109,13 @@ def write_calibration(
       path: The path of the .png and .txt files, without ending.
       probabilities: <float>[N], the probability of each answer.
       is_right: <bool>[N], whether each answer is correct.
+      is_known: <bool>[N], whether a label fits; others count in coverage only.
     """
-    error = confidence.calibration_error(probabilities, is_right)
-    title = f"{len(is_right):,} answers, calibration error {error:.2%}"
+    known = probabilities[is_known], is_right[is_known]
+    error = confidence.calibration_error(*known)
+    title = f"{is_known.sum():,} answers, calibration error {error:.2%}"
     right = confidence.right_among_surest(probabilities, is_right)
-    reports.write_calibration(
-        f"{path}.png", probabilities, is_right, right, title
-    )
+    reports.write_calibration(f"{path}.png", *known, right, title)
     ranked = np.sort(probabilities)[::-1]
     table = [["answered, %", "least probability, %", "right, %"]]
     for share in (100, 95, 90, 80, 70, 60, 50, 25, 10):

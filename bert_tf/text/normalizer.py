@@ -238,7 +238,10 @@ class Normalizer(tf.Module):
             )
         self._is_original = normalization == ORIGINAL
         lowers_sigma = lower_case and self._is_original
-        self._rules = [_sigma_rule()] if lowers_sigma and final_sigma else []
+        self._rules = []
+        if lowers_sigma and final_sigma:
+            rule = [(_final_sigma_pattern(), r"\1ς\2"), (CAPITAL_SIGMA, "σ")]
+            self._rules.append(Rule(f"(?s).*{CAPITAL_SIGMA}.*", rule))
         table = read_table(table_name(lower_case, strip_accents, normalization))
         if lowers_sigma and not final_sigma:
             table = lower_sigma_in_table(table)
@@ -287,13 +290,6 @@ class Normalizer(tf.Module):
             normalized = _restore(normalized)
         spaced = tf.strings.regex_replace(normalized, f"([{SINGLES}])", r" \1 ")
         return tf.strings.split(spaced)
-
-
-def _sigma_rule() -> Rule:
-    return Rule(
-        f"(?s).*{CAPITAL_SIGMA}.*",
-        [(_final_sigma_pattern(), r"\1ς\2"), (CAPITAL_SIGMA, "σ")],
-    )
 
 
 @functools.cache

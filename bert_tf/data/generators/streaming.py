@@ -77,8 +77,7 @@ def generate(
     input, and removes `work_dir` at the end.
 
     Raises:
-      UserError: If the text cannot be read or is too short for this number of
-        files.
+      UserError: If the text is unreadable or too short for so many files.
     """
     num_processes = config.num_processes or len(os.sched_getaffinity(0))
     os.makedirs(work_dir, exist_ok=True)

@@ -244,8 +244,7 @@ def read(output_file: str) -> Manifest | None:
 def find(record_files: Sequence[str]) -> Manifest | None:
     """Returns the combined manifest of record files.
 
-    Files without a manifest, such as records of google-research/bert, are
-    ignored.
+    Ignores files without a manifest, such as google-research/bert's records.
 
     Returns:
       The manifest, or None if no file has one. `files` has entries only for

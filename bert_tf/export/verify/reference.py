@@ -259,7 +259,13 @@ class Reference:
                 yield Call(method, {"inputs": examples}, name, others)
         # Exports must drop bytes that are not UTF-8, as `decode` does here.
         raw, decoded = (
-            [_replace_texts(batches[0][0], text) for text in texts]
+            [
+                {
+                    name: [text] * len(x) if isinstance(x, list) else text
+                    for name, x in batches[0][0].items()
+                }
+                for text in texts
+            ]
             for texts in (
                 INVALID,
                 [x.decode("utf-8", "ignore") for x in INVALID],
@@ -406,13 +412,6 @@ class Reference:
         outputs = self._model(dict(inputs), training=False)
         outputs["sequence_output"] = outputs["encoder_outputs"][self._layer]
         return {name: outputs[name] for name in self.head.outputs}
-
-
-def _replace_texts(row: Row, text: str | bytes) -> Row:
-    return {
-        name: [text] * len(value) if isinstance(value, list) else text
-        for name, value in row.items()
-    }
 
 
 def pad(packed: Arrays, length: int) -> dict[str, np.ndarray]:

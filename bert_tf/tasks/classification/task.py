@@ -462,10 +462,11 @@ class ClassificationTask(ClassificationFiles, task.Task):
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         path = self.report_path(output_dir, split, name)
         write(path, label_ids, self.predicted_ids(predictions))
-        if self.problem_type != "regression":
+        if self.problem_type != "regression" and (label_ids != OUTSIDE).any():
             result_tables.write_calibration(
                 self.report_path(output_dir, split, "calibration"),
                 *self._answers(label_ids, predictions),
+                label_ids.ravel() != OUTSIDE,
             )
 
     def _write_matrix(self, path, label_ids, predicted_ids) -> None:

@@ -144,6 +144,12 @@ class ClassificationFiles(TaskFiles):
         if config.reject_below or config.reject_precision:
             fits = self.problem_type == "single_label"
             label = config.reject_label or label or confidence.REJECT_LABEL
+            label = label.strip()  # Labels of rows are stripped, too.
+            options.require(
+                label not in (self.labels or ()),
+                "--reject_label is for texts that no label fits, so it cannot "
+                f"be a label. Received: {label!r}; choose another.",
+            )
         options.require(
             fits,
             "--calibrate is for labels, --reject_below and --reject_precision "

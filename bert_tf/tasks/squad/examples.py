@@ -210,7 +210,12 @@ def build_examples(
     """
     examples = []
     unmatched = []
-    has_answers = _has_answers(dataset)
+    has_answers = any(
+        question.get("answers") or question.get("is_impossible") is not None
+        for article in dataset
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    )
     num_several = 0
     for article in dataset:
         for paragraph in article["paragraphs"]:
@@ -280,16 +285,6 @@ def split_words(context: str) -> tuple[tuple[str, ...], tuple[int, ...], str]:
         tuple(word[0] for word in words),
         tuple(word.start() for word in words),
         context,
-    )
-
-
-def _has_answers(dataset: Sequence[dict[str, Any]]) -> bool:
-    """Returns True if any question has an answer or "is_impossible"."""
-    return any(
-        question.get("answers") or question.get("is_impossible") is not None
-        for article in dataset
-        for paragraph in article["paragraphs"]
-        for question in paragraph["qas"]
     )
 
 

@@ -116,12 +116,8 @@ def _read_answers(answer: Any, where: str) -> list[list[str]]:
             raise UserError(
                 f"{where}: aliases must be strings. Received: {text!r:.40}."
             )
-    answers = (_words(text) for text in texts)
+    answers = ([x.lower() for x in _WORD.findall(text)] for text in texts)
     return [answer for answer in answers if answer]
-
-
-def _words(text: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(text)]
 
 
 def _read_beginning(path: str, max_tokens: int) -> str:
