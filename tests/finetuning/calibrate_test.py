@@ -132,6 +132,10 @@ class RunTest(_Case, parameterized.TestCase):
         self.assertAllClose(
             found["test"]["coverage"], len(answered) / len(lines)
         )
+        error = found["test"]["expected_calibration_error"]
+        table = (self.output / "test_calibration.txt").read_text()
+        self.assertIn(f"{len(lines) - 5} answers, calibration", table)
+        self.assertIn(f"error {error:.2%}\n", table)
         # Texts outside of the labels have no loss, so dev has none.
         self.assertNotIn("loss", found["dev"])
 
@@ -192,6 +196,10 @@ class FlagsTest(_Case, parameterized.TestCase):
         (
             {"reject_below": 0.5, "problem_type": "multi_label"},
             "one label of each text",
+        ),
+        (
+            {"reject_below": 0.5, "reject_label": " feline"},
+            "it cannot be a label. Received: 'feline'",
         ),
     )
     def test_wrong_flags_are_refused(self, flags, message):

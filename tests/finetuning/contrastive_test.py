@@ -65,6 +65,14 @@ class HeadTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(
             special.softmax(logits, -1), expected, rtol=0, atol=1e-9
         )
+        # A repeat must not show a text to the head that judges it.
+        again = [*range(8 * num_labels), 0, 1, 0]
+        self.assertAllEqual(
+            contrastive.out_of_fold_logits(
+                vectors[again], labels[again], given
+            ),
+            logits[again],
+        )
 
     def test_pairs_have_one_label_and_every_text_as_often(self):
         labels = np.array([0, 1, 0, 2, 1, 2, 0], np.int32)
@@ -230,7 +238,7 @@ class BadInputTest(FewShotCase, parameterized.TestCase):
         (["cat,a", "dog,b"], "fewer of 'a', 'b'; add texts"),
         (["cat,a", "sat,a", "dog,b"], "fewer of 'b'"),
         # A repeated text counts once, so 'b' still has too few.
-        (["cat,a", "sat,a", "dog,b", "dog,b"], "fewer of 'b'"),
+        (["cat,a", "sat,a", "dog,b", " dog,b"], "fewer of 'b'"),
         (
             ["cat,a", "sat,a", "dog,b", "cat,b", "mat,b"],
             "train.csv:2 and train.csv:5 are the same text, with the labels "
