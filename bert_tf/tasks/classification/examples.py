@@ -461,8 +461,7 @@ def read_official(
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a row is
-        broken (unless `task.has_broken_rows`), or if a label is missing or
-        unknown.
+        broken (unless `task.has_broken_rows`), or a label missing or unknown.
     """
     broken: list[int] = []
     is_test = split.startswith("test")

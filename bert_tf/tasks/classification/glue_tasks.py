@@ -35,8 +35,7 @@ class GlueTask(OfficialFiles):
       label_columns: The possible names of the label's column; the first that
         exists is read.
       aliases: Maps other spellings of labels to the labels.
-      columns_of_longer_rows: Column names for rows with more fields than the
-        header.
+      columns_of_longer_rows: Columns of rows with more fields than the header.
       submissions: Maps a split to the name of the file to submit for it.
       has_broken_rows: Whether the official files have broken rows, which are
         left out and counted.

@@ -25,6 +25,7 @@ SCORE = "score"
 _SCORED = ("text_a", "text_b", SCORE)
 _GROUP = ("anchor", "positive", "negative")
 _FORMS = (_SCORED, _GROUP, _GROUP[:2])
+_COLUMNS = {*_SCORED, *_GROUP}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,9 +79,9 @@ class PairFiles(EmbeddingsFiles):
         examples = []
         for row in table.rows:
             where = f"{path}, line {row.line}"
-            if columns == _GROUP[:2] and _GROUP[2] in row.values:
+            for name in (_COLUMNS - {*columns}) & row.values.keys():
                 raise UserError(
-                    f"{where} has a negative, which the first row lacks; give "
+                    f"{where} has a {name}, which the first row lacks; give "
                     "one to all rows or to none."
                 )
             examples.append(Pair(parse(where, row.values, columns)))
@@ -99,12 +100,13 @@ class PairFiles(EmbeddingsFiles):
 def choose_columns(
     where: str, names: Iterable[str], forms: Sequence[tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Returns the first of `forms` with all its columns in `names`."""
-    columns = next((x for x in forms if {*x} <= {*names}), None)
+    """Returns the one of `forms` that has all of `_COLUMNS` in `names`."""
+    columns = next((x for x in forms if {*x} == _COLUMNS & {*names}), None)
     if columns is None:
         raise UserError(
             f"{where} must have anchor, positive and maybe negative, or "
-            f"text_a, text_b and score. Received: {', '.join(names) or 'none'}."
+            "text_a, text_b and score, but no column of both. Received: "
+            f"{', '.join(names) or 'none'}."
         )
     return columns
 
@@ -134,7 +136,7 @@ def parse(
 def parse_row(row: Any) -> dict[str, Any]:
     """Returns the example of a Python value: texts, or a dictionary."""
     if isinstance(row, list | tuple):
-        row = dict(zip(_GROUP, row, strict=False))
+        row = dict(zip((*_GROUP, SCORE), row, strict=False))
     names = row if isinstance(row, Mapping) else ()
     # A pair may have no score yet, because `with_score` can add it later.
     columns = choose_columns("A row", names, (*_FORMS, _SCORED[:2]))
@@ -142,9 +144,10 @@ def parse_row(row: Any) -> dict[str, Any]:
 
 
 def with_score(example: Mapping[str, Any], score: Any) -> dict[str, Any]:
-    """Returns an example with the score of its first two texts."""
-    values = (*texts_of(example)[:2], score)
-    return parse("The row", dict(zip(_SCORED, values, strict=True)), _SCORED)
+    """Returns an example with the score of its two texts."""
+    names = (*_SCORED[:2], _GROUP[2])
+    texts = dict(zip(names, texts_of(example), strict=False))
+    return parse_row({**texts, SCORE: score})
 
 
 def texts_of(example: Mapping[str, Any]) -> list[str]:

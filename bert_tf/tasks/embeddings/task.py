@@ -144,9 +144,8 @@ class PairsTask(PairFiles, EmbeddingsTask):
 
     def _is_scored(self, kind: str) -> bool:
         """Returns True if the splits of a kind, such as "dev", have scores."""
-        data = [self.data[x] for x in self.splits(kind) if x in self.data]
-        firsts = [one.examples[0] for one in data if one.examples]
-        return any(SCORE in first for first in firsts)
+        data = (self.data[x] for x in self.splits(kind) if x in self.data)
+        return any(SCORE in first for one in data for first in one.examples[:1])
 
     @property
     def coupled(self) -> str | None:
@@ -215,7 +214,7 @@ class PairsTask(PairFiles, EmbeddingsTask):
         self, example: TextGroup, prediction: np.ndarray
     ) -> dict[str, Any]:
         """Returns the cosine of the first two texts."""
-        units = _unit(prediction)
+        units = unit(prediction)
         return {"similarity": float(units[0] @ units[1])}
 
     def example_to_json(self, example: TextGroup) -> dict[str, Any]:
@@ -230,7 +229,7 @@ class PairsTask(PairFiles, EmbeddingsTask):
         predictions: Sequence[np.ndarray],
     ) -> dict[str, float]:
         """Returns correlations of scores, or retrieval metrics of anchors."""
-        units = _unit(np.stack(predictions))
+        units = unit(np.stack(predictions))
         if SCORE not in examples[0]:
             groups = [pair_examples.texts_of(example) for example in examples]
             return score_retrieval(groups, units)
@@ -248,9 +247,9 @@ def in_batch_losses(
     """Returns the cross entropy of each anchor's choice among all candidates.
 
     A row's candidates are the positives and negatives of all rows. Besides its
-    own positive, a row has no candidates that equal its anchor or positive, or
-    are positives of rows with the same anchor. Rows (a, p) and (b, q) both
-    choose among p and q; rows (a, p) and (a, q) have one candidate each.
+    own positive, a row has no candidates that equal its anchor, or are together
+    with it in a pair of anchor and positive. Rows (a, p) and (b, q) both choose
+    among p and q; rows (a, p) and (a, q) have one candidate each.
 
     Args:
       embeddings: <float32>[B, C, H] of anchor, positive and maybe negative.
@@ -269,10 +268,10 @@ def in_batch_losses(
     logits = _SCALE * tf.matmul(units[:, 0], candidates, transpose_b=True)
     ids = tf.reshape(tf.transpose(text_ids[:, 1:]), [-1])
     anchors = text_ids[:, :1]
-    may_belong = (ids == text_ids[:, 1:2]) | (ids == anchors)
-    is_like = tf.transpose(anchors) == anchors
-    others = tf.zeros([number, (choices - 1) * number], tf.bool)
-    may_belong |= tf.concat([is_like, others], 1)
+    pairs = tf.concat([text_ids[:, :2], text_ids[:, 1::-1]], 0)
+    is_first = tf.cast(pairs[:, 0] == anchors, tf.float32)
+    is_second = tf.cast(pairs[:, 1:] == ids, tf.float32)
+    may_belong = (is_first @ is_second > 0) | (ids == anchors)
     may_belong |= ~tf.tile(is_row, [choices])
     is_own = tf.eye(number, choices * number) > 0
     logits = tf.where(may_belong & ~is_own, logits.dtype.min, logits)
@@ -298,8 +297,8 @@ def score_retrieval(
         np.array(groups, object), return_index=True, return_inverse=True
     )
     vectors = units.reshape([-1, units.shape[-1]])[places]
-    anchors, positives, *_ = ids.reshape(len(groups), -1).T
-    corpus = np.unique(ids.reshape(len(groups), -1)[:, 1:])
+    anchors, positives, *negatives = ids.reshape(len(groups), -1).T
+    corpus = np.unique([positives, *negatives])
     discounts = 1.0 / np.log2(np.arange(2, _RANKS + 2))
     ranks, gains = [], []
     for query in np.unique(anchors):
@@ -313,6 +312,7 @@ def score_retrieval(
     return {_NDCG: float(np.mean(gains)), _MRR: float(np.mean(ranks))}
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Scales vectors <float32>[..., H] to an L2 norm of 1."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)

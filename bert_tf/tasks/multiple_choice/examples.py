@@ -184,8 +184,7 @@ def read_inputs(
 ) -> Iterator[MultipleChoiceExample]:
     """Yields the examples of a file to predict, row by row, without labels.
 
-    A file without `columns.choices` may have the columns "context" and
-    "choices" instead.
+    A file without `columns.choices` may have "context" and "choices" instead.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a text

@@ -19,17 +19,15 @@ def _losses(vectors, ids, blank=()):
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     rows = [row for row in range(len(ids)) if row not in blank]
     losses = []
+    pairs = [*ids[:, :2], *ids[:, 1::-1]]
     for row in rows:
         own, others = 20 * unit[row, 0] @ unit[row, 1], []
+        anchor = ids[row, 0]
+        related = {other for one, other in pairs if one == anchor}
         for other in rows:
             for place in range(1, ids.shape[1]):
-                if (other, place) == (row, 1):
-                    continue
-                if ids[other, place] in (ids[row, 0], ids[row, 1]):
-                    continue
-                if place == 1 and ids[other, 0] == ids[row, 0]:
-                    continue
-                others.append(20 * unit[row, 0] @ unit[other, place])
+                if ids[other, place] not in {anchor, *related}:
+                    others.append(20 * unit[row, 0] @ unit[other, place])
         losses.append(np.log(np.exp([own, *others]).sum()) - own)
     return np.array(losses)
 
@@ -39,10 +37,10 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
         # Each text occurs once.
         ([[0, 1], [2, 3], [4, 5], [6, 7]],),
         # A positive of two anchors, an anchor with two positives, and an
-        # anchor that is the positive of another.
-        ([[0, 1], [2, 1], [0, 5], [6, 0]],),
-        # With negatives, one of which is a positive elsewhere.
-        ([[0, 1, 2], [3, 4, 5], [6, 7, 4], [8, 9, 2]],),
+        # anchor that is the positive of another, which is itself a positive.
+        ([[0, 1], [2, 1], [0, 5], [6, 0], [7, 6]],),
+        # With negatives; 4 is a positive elsewhere, and 2 one of anchor 3.
+        ([[0, 1, 2], [3, 4, 5], [6, 7, 4], [8, 9, 2], [3, 2, 9]],),
         # Ids of labels replace the ids of texts.
         ([[0, 0], [1, 1], [0, 0], [2, 2]],),
     )
@@ -202,12 +200,16 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ("anchor,positive\ncat,dog\n,mat\n", "line 3 has an empty text in"),
         ("anchor,positive\ncat,dog\nsat,dog\n", "two different positives"),
+        ("anchor,positive,score\ncat,dog,0\na,b,1\n", "no column of both"),
         ("text_a,text_b,score\ncat,dog,x\n", "line 2 must have a number"),
         ("text_a,text_b,score\ncat,dog,4.5\n", "a score from -1 to 1"),
-        (
-            '{"anchor": "cat", "positive": "dog"}\n'
-            '{"anchor": "on", "positive": "mat", "negative": "sat"}\n',
-            "line 2 has a negative",
+        *(
+            (
+                '{"anchor": "cat", "positive": "dog"}\n'
+                f'{{"anchor": "on", "positive": "mat", "{name}": "sat"}}\n',
+                f"line 2 has a {name}",
+            )
+            for name in ("negative", "score")
         ),
     )
     def test_refuses_other_files(self, contents, message):
