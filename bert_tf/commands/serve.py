@@ -4,12 +4,14 @@ r"""Serves models over the REST and gRPC interfaces of TensorFlow Serving.
   curl -d '{"instances": ["raw text"]}' \
       http://localhost:8501/v1/models/mrpc:predict
 
---model_base_path may be a model, too, such as output/mrpc/model; the model is
-exported to a cache first. New versions are loaded without interrupting
-requests. http://localhost:8501/ is a page to try a model, and Prometheus reads
-/metrics. With --search_file=texts.txt and a model for embeddings, /search is a
-page to search these texts by meaning.
+--model_base_path may be a model, too, such as output/mrpc/model, which is first
+exported to a cache. New versions are loaded without interrupting requests.
+http://localhost:8501/ is a page to try a model, and Prometheus reads /metrics.
+With --search_file=a.txt and a model for embeddings, /search finds by meaning.
 """
+
+import glob
+import os
 
 from bert_tf import errors
 from bert_tf.flags.serve import ServeConfig
@@ -21,7 +23,12 @@ def main(config: ServeConfig) -> None:
 
     access.check(config)
     from bert_tf.export import served_model
+    from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 
+    # Check the texts before the slow export, without TensorFlow.
+    for pattern in (config.search_file or "").split(","):
+        for path in filter(os.path.isfile, glob.glob(pattern)):
+            EmbeddingsFiles().check_inputs(path, keep_empty=True)
     config = served_model.prepare(config)
     from bert_tf.serving import precision
 

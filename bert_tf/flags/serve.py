@@ -159,9 +159,9 @@ class ServeConfig(ServeLimits, ServeAccess):
     search_file: str | None = options.model(
         None,
         "Texts to search by meaning, at /search: comma-separated globs of .txt "
-        "files, whose lines (or paragraphs, if short lines fill these) are "
-        "texts, and tables with a column text. Newer versions of the model "
-        "are not loaded.",
+        "files, whose lines (or paragraphs, of 20 short lines or fewer on "
+        "average) are texts, and tables with a column text. Newer versions of "
+        "the model are not loaded.",
         reads="files",
         needs="model_base_path",
         not_with="allow_reload",

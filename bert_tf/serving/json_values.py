@@ -1,8 +1,7 @@
 """JSON in TensorFlow Serving's dialect: bodies of requests, and answers.
 
-JSON may contain the literals NaN and Infinity. Bytes that are not UTF-8 pass
-unchanged, as surrogates in Python's strings. Error messages are TensorFlow
-Serving's (json_tensor.cc).
+JSON may contain NaN and Infinity. Bytes that are not UTF-8 pass unchanged, as
+surrogates in strings. Messages are TensorFlow Serving's (json_tensor.cc).
 """
 
 import base64

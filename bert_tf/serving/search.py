@@ -32,13 +32,15 @@ from bert_tf.serving import json_values
 from bert_tf.serving.calls import Call
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.service import Service
+from bert_tf.tasks.embeddings import task
 from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page", "search.html")
 _TEXTS_PER_CALL = 64
 _COUNT, _MAX_COUNT = 10, 1000
-# Longest line, in characters, of a .txt file whose paragraphs are the texts.
-_WRAPPED = 100
+# The paragraphs of a .txt file are its texts if no line has more characters,
+# and blank lines come after each 20 lines or fewer, on average (256 tokens).
+_WRAPPED, _LINES = 100, 20
 # If a cached and a new embedding have a smaller cosine, the model has changed.
 _SAME = 0.9999
 
@@ -52,17 +54,18 @@ def read_texts(config: ServeConfig) -> list[dict[str, str]]:
     texts = []
     for path in files.expand_globs(config.search_file, "--search_file"):
         rows = list(EmbeddingsFiles().read_inputs(path, keep_empty=True))
-        lengths = [len(row.text_a.strip()) for row in rows]
-        groups = [[row] for row in rows]
-        is_text = tables.file_ending(path) == ".txt"
-        if is_text and 0 in lengths and max(lengths) <= _WRAPPED:
-            logging.info("%s has short lines: each paragraph is a text.", path)
-            found = itertools.groupby(rows, lambda x: bool(x.text_a.strip()))
-            groups = [[*group] for _, group in found]
+        found = itertools.groupby(rows, lambda x: bool(x.text_a.strip()))
+        joined = [[*group] for has_text, group in found if has_text]
+        groups = [[row] for row in itertools.chain(*joined)]
+        is_short = all(len(row.text_a.strip()) <= _WRAPPED for row in rows)
+        is_frequent = len(groups) <= _LINES * (len(joined) - 1)
+        if is_short and is_frequent and tables.file_ending(path) == ".txt":
+            text = "%s has a blank line for each %d short lines or fewer: each "
+            logging.info(text + "paragraph is a text.", path, _LINES)
+            groups = joined
         for group in groups:
-            text = " ".join(row.text_a.strip() for row in group).strip()
-            if text:
-                texts.append({"text": text, "place": group[0].guid})
+            text = " ".join(row.text_a.strip() for row in group)
+            texts.append({"text": text, "place": group[0].guid})
     if not texts:
         raise UserError(f"--search_file={config.search_file} has no text.")
     return texts
@@ -146,9 +149,7 @@ class Search:
                 signature = servable.signatures[DEFAULT_SIGNATURE]
                 call = Call(signature, inputs, ("embedding",), dict)
                 outputs = await self._service.answer(request, call)
-        vectors = outputs["embedding"]
-        lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-        return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        return task.unit(outputs["embedding"])
 
     async def _answer(self, request: requests.Request) -> responses.Response:
         """Answers {"query": text, "count": number} with `results`."""

@@ -132,11 +132,7 @@ class ModelServer:
         for model in self._models:
             logging.info("Serving %s%s.", model.name, self._addresses(model))
         if self._search:
-            address = _address(config.host, config.rest_api_port)
-            scheme = "https" if self._tls.rest else "http"
-            logging.info(
-                "The page to search is %s://%s/search.", scheme, address
-            )
+            logging.info("The page to search is %s/search.", self._rest_url)
 
     def check(self) -> None:
         """Raises the exception that ended the listening thread, if any."""
@@ -263,13 +259,17 @@ class ModelServer:
             ) from error
         return bound
 
+    @property
+    def _rest_url(self) -> str:
+        scheme = "https" if self._tls.rest else "http"
+        config = self._config
+        return f"{scheme}://{_address(config.host, config.rest_api_port)}"
+
     def _addresses(self, model: model_config.ModelConfig) -> str:
         config = self._config
         text = ""
         if config.rest_api_port:
-            address = _address(config.host, config.rest_api_port)
-            scheme = "https" if self._tls.rest else "http"
-            text += f" at {scheme}://{address}/v1/models/{model.name}"
+            text += f" at {self._rest_url}/v1/models/{model.name}"
         if config.port:
             text += f" and gRPC {_address(config.host, config.port)}"
         return text
