@@ -12,9 +12,8 @@ A narrower student copies only the embeddings, projected to its width. A wider
 student starts with random weights. With --pretrained_model_dir, the student is
 an existing model. --unlabeled_file adds texts that only the teacher labels.
 
-The output directory has the same files as in fine-tuning, and run/predict.py
-and the scripts in export/ accept its model. Rerun the same command to resume
-from the last checkpoint.
+The output directory has the same files as in fine-tuning; run/predict.py and
+export/ accept its model. The same command resumes from the last checkpoint.
 """
 
 import dataclasses

@@ -8,8 +8,7 @@ are added at the end. A new word's embedding starts as the mean embedding of the
 tokens that the word was split into. A line such as "##itis" adds a token that
 continues words. Old tokens keep their ids. With --max_position_embeddings=1024
 the model reads longer texts; the new positions start as copies of the old ones.
---output becomes a model directory, which run/convert_checkpoint.py converts to
-other formats.
+--output becomes a model directory; run/convert_checkpoint.py converts these.
 """
 
 import dataclasses

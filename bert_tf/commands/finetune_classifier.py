@@ -84,6 +84,7 @@ class ClassifierConfig(NamedTaskConfig):
             "new_pooler",
             "keep_best",
             "early_stopping_patience",
+            "train_batch_size=1",
         ),
     )
     doc_stride: int | None = options.data(
@@ -135,10 +136,9 @@ def main(config: ClassifierConfig) -> None:
     task_files = None
     if stored is not None:
         task_files = find_files(config, stored).load()
-    if config.few_shot:
-        _check_few(task_files, config)
     build = functools.partial(build_task, task_files=task_files)
     if config.few_shot:
+        _check_few(task_files, config)
         from bert_tf.finetuning import contrastive
 
         contrastive.train_few_shot(config, build)
@@ -181,8 +181,7 @@ def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
         their order; {} if the run trains.
 
     Raises:
-      UserError: If a file is missing or invalid, or the model does not fit
-        the task.
+      UserError: If a file is missing or invalid, or does not fit the model.
     """
     from bert_tf.tasks.classification import labels as label_values
     from bert_tf.tasks.task_files import TRAIN
@@ -259,10 +258,7 @@ def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
             f"--problem_type={config.problem_type}."
         )
     task = ClassificationFiles(
-        files={
-            kind: getattr(config, f"{kind}_file")
-            for kind in config.requested_splits()
-        },
+        files=config.named_files(),
         problem_type=config.problem_type or trained or "single_label",
         columns=columns.with_flags(config),
         label_separator=config.label_separator

@@ -10,9 +10,8 @@ negatives of other rows serve as negatives, too. Instead, a file may have the
 columns "text_a", "text_b" and "score", the similarity of the texts (-1 to 1).
 
 The dev set is scored by search (mean reciprocal rank and nDCG of the first 10
-texts) or by the correlation of cosines and scores. --micro_batch_size saves
-memory and does not change the loss. Rerun the same command to resume from the
-last checkpoint.
+texts) or the correlation of cosines and scores. --micro_batch_size saves memory
+and keeps the loss. Rerun the same command to resume from the last checkpoint.
 """
 
 import dataclasses
@@ -56,13 +55,16 @@ def main(config: EmbeddingsConfig) -> None:
     from bert_tf.tasks.embeddings.examples import PairFiles
 
     stored_task.check_model(config)
-    task_files = PairFiles(
-        files={
-            kind: getattr(config, f"{kind}_file")
-            for kind in config.requested_splits()
-        }
-    )
+    task_files = PairFiles(files=config.named_files())
     task_files = dev_split.split(task_files, config).load()
+    if config.do_train:
+        train = task_files.data["train"].examples
+        sizes = options.values(config, "train_batch_size", int)
+        options.require(
+            len(train[0]) > 2 or min(len(train), *sizes) > 1,
+            "A step needs two pairs: other rows are the negatives. Received: "
+            f"{len(train)} and --train_batch_size={config.train_batch_size}.",
+        )
     from bert_tf.finetuning import contrastive
 
     contrastive.train_embeddings(config, task_files)

@@ -106,10 +106,7 @@ def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
 
     if config.is_custom:
         columns = _columns(config, stored.get("columns") or {})
-        files = {
-            kind: getattr(config, f"{kind}_file")
-            for kind in config.requested_splits()
-        }
+        files = config.named_files()
     else:
         official = multiple_choice_examples.OFFICIAL[config.task_name]
         columns = official.columns

@@ -9,9 +9,8 @@ CoNLL-2003, or any files with a word and its tag (IOB1 or IOB2) on each line:
 Your own files, with a first line that names the columns:
 
   python run/finetune_tagger.py --train_file=train.tsv --dev_file=dev.tsv \
-      --word_column=token --tag_column=ner \
-      --pretrained_model_dir=bert-base-cased --output_dir=output/own \
-      --do_train --do_eval
+      --word_column=token --tag_column=ner --do_train --do_eval \
+      --pretrained_model_dir=bert-base-cased --output_dir=output/own
 
 The paper's feature-based approach, BiLSTMs on top of a frozen encoder:
 

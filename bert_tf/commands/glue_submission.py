@@ -3,8 +3,7 @@ r"""Writes the zip file for GLUE's leaderboard from one model per task.
   python run/glue_submission.py --glue_dir=glue_data \
       --model_dirs='output/*/model' --output_file=submission.zip
 
-The model of MNLI also predicts AX, and WNLI gets the majority class, as in the
-paper.
+MNLI's model also predicts AX; WNLI gets the majority class, as in the paper.
 """
 
 import dataclasses

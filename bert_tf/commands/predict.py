@@ -71,16 +71,19 @@ class PredictConfig(PredictionConfig):
 
     def check(self) -> None:
         super().check()
-        ending = os.path.splitext(self.output_file)[1].lower()
         options.require(
-            ending not in _NOT_WRITTEN,
+            not self._ending_of(_NOT_WRITTEN),
             "--output_file must end in .csv, .tsv, .jsonl, .npy or .parquet. "
             f"Received: {self.output_file!r}.",
         )
         options.require(
-            ending != ".npy" or self.keep_columns is None,
+            self.array_ending != ".npy" or self.keep_columns is None,
             "An array has no columns to keep; write .parquet, or drop "
             "--keep_columns.",
+        )
+        options.require(
+            not (self.array_ending and (self.keep_empty or self.top_k)),
+            "--keep_empty and --top_k need labels, not embeddings; drop them.",
         )
         self.columns_to_keep()
 

@@ -43,7 +43,7 @@ class TokenizeFileConfig(NormalizationConfig):
 def main(config: TokenizeFileConfig) -> None:
     r"""Writes one JSON line per line of text, in bounded memory.
 
-    Only \n ends a line; the last may lack it. [CLS] and [SEP] are not added.
+    Only \n ends a line; the last \n may be missing. Adds no [CLS] and [SEP].
     """
     from bert_tf.io import files
     from bert_tf.text.vocabulary import Vocabulary

@@ -54,8 +54,7 @@ def with_files(task: _Task, config: Flags) -> _Task:
     is_own = isinstance(task, ClassificationFiles) and task.official is None
     if not is_own:
         _refuse_columns(config, task.name, task.kind)
-    for kind in config.requested_splits():
-        path = getattr(config, f"{kind}_file")
+    for kind, path in config.named_files().items():
         if path is not None:
             files[kind] = path
         elif config.data_dir is not None:

@@ -1,7 +1,6 @@
 """Flags of all fine-tuning scripts, and the grid of hyperparameters.
 
-Names and defaults come from the original's run_classifier.py and run_squad.py
-where these scripts have the flag.
+Names and defaults are run_classifier.py's or run_squad.py's, the original's.
 """
 
 import dataclasses
@@ -30,8 +29,7 @@ class TrialConfig:
       train_batch_size: Examples per step.
       num_train_epochs: Passes over the training data, possibly fractional.
       name: The trial's folder name, unique among the trials.
-      layer_combination: The layers whose outputs a feature-based tagger
-        combines; None for all other models.
+      layer_combination: The layers that a feature-based tagger reads, or None.
     """
 
     learning_rate: float
@@ -284,6 +282,10 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         """Returns the splits to process, each with the flag that selects it."""
         flags = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
         return {x: f"--{y}" for x, y in flags.items() if getattr(self, y)}
+
+    def named_files(self) -> dict[str, str | None]:
+        """Returns the file that a flag names, for each split to process."""
+        return {x: getattr(self, f"{x}_file") for x in self.requested_splits()}
 
     def unread_inputs(self) -> frozenset[str]:
         """Returns the names of input flags that this command does not read."""

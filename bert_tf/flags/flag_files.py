@@ -21,7 +21,7 @@ def expand(words: Sequence[str]) -> list[str]:
     files; its lines that begin with # or // are comments.
 
     Args:
-      words: A command line without the program; a word `--` ends the flags.
+      words: The words of a command line, without the program. `--` ends flags.
 
     Raises:
       UserError: If a file does not exist or includes itself.

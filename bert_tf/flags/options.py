@@ -70,7 +70,7 @@ def values(
     """Returns the values of a flag, separated by commas; () if it is not set.
 
     Raises:
-      UserError: If a value is empty, repeated or no positive `kind`.
+      UserError: If a value is empty, repeated or no positive number of `kind`.
     """
     text = getattr(config, name)
     if text is None:

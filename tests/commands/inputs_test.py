@@ -86,6 +86,7 @@ _FILES = {
     "list.json": "[1]",
     "unknown.json": _squad(_QUESTION),
     "both.json": _squad(_QUESTION, _ANSWERED),
+    "pairs.csv": "anchor,positive\na,b\nc,d\n",
     "question.csv": "question,text\nWho?,Ada.\n",
 }
 _NEW = " --output_dir=out --pretrained_model_dir=new --do_train"
@@ -124,7 +125,10 @@ _CASES = (
     ("fill_mask --model_dir=topics --text=[MASK]",
      "must have a masked-LM head"),
     ("serve --model_base_path=nothing", "no such directory: 'nothing'"),
-    ("serve --model_base_path=text.csv", "no such directory: 'text.csv'"),
+    ("serve --model_base_path=topics/model --search_file=raw.csv",
+     "raw.csv has no column 'text'"),
+    ("serve --model_base_path=a --search_file=raw.csv --rest_api_port=0",
+     "needs a --rest_api_port"),
     (f"{_CHOICE} --train_file=text.csv {_NEW}",
      "text.csv has no column 'context'"),
     (f"{_TAGS} --tag_column=ner {_NEW}", "'ner'"),
@@ -147,6 +151,15 @@ _CASES = (
      "--version_2_with_negative"),
     (f"finetune_embeddings --train_file=text.csv {_NEW}",
      "text.csv must have anchor, positive and maybe negative"),
+    *((f"finetune_embeddings --train_file=pairs.csv {flag} {_NEW}",
+       "A step needs two pairs")
+      for flag in ("--train_batch_size=1", "--dev_fraction=0.5")),
+    *((f"{_OWN} --few_shot --train_file=two.csv --{flag} {_NEW}", message)
+      for flag, message in (
+          ("train_batch_size=1", "cannot be used with --train_batch_size=1"),
+          ("keep_best", "cannot be used with --keep_best"),
+          ("problem_type=multi_label", "is for single-label problems"),
+      )),
     (f"{_OWN} --few_shot --train_file=body.csv --text_column=body "
      f"--label_column=topic {_NEW}", "at least two different texts of each"),
     (f"{_OWN} --train_file=one.csv --dev_fraction=0.1 {_NEW}",
@@ -198,6 +211,12 @@ _CASES = (
      "--keep_columns"),
     (f"{_PREDICT} --model_dir=pretrained --input_file=text.csv",
      "a model of kind='pretraining'; fine-tune it first"),
+    ("predict --output_file=x.npy --model_dir=a --input_file=b "
+     "--keep_columns=id", "An array has no columns to keep"),
+    ("predict --output_file=x.npy --model_dir=a --input_file=b --keep_empty",
+     "--keep_empty and --top_k need labels"),
+    ("predict --output_file=x.npy --model_dir=a --input_file=b --top_k=2",
+     "--keep_empty and --top_k need labels"),
     (f"{_PRETRAIN} --max_seq_length=9999", "--max_seq_length must be at most"),
     *((f"{command} --vocab_file=tags.tsv", "tags.tsv lacks [UNK]")
       for command in (

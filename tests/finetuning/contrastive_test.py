@@ -251,10 +251,6 @@ class BadInputTest(FewShotCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, message):
             self.few_shot(train_file=train, do_eval=False)
 
-    def test_has_no_best_step(self):
-        with self.assertRaisesRegex(UserError, "cannot be used with"):
-            self.few_shot(keep_best=True)
-
     def test_names_labels_that_dev_lacks(self):
         train = self.write("train.csv", "cat,a", "sat,a", "dog,b", "mat,b")
         dev = self.write("dev.csv", "cat,a")
@@ -280,12 +276,6 @@ class BadInputTest(FewShotCase, parameterized.TestCase):
         self.assertStartsWith(advise(98), "49 texts of each label are few: ")
         self.assertEqual(advise(100), "")
         self.assertEqual(advise(98, few_shot=True), "")
-
-    def test_refuses_other_problems(self):
-        with self.assertRaisesRegex(UserError, "is for single-label problems"):
-            self.few_shot(problem_type="multi_label")
-        with self.assertRaisesRegex(UserError, "cannot be used with --doc_st"):
-            self.few_shot(doc_stride=4)
 
 
 @pytest.mark.slow
