@@ -78,9 +78,7 @@ def run(config: Flags) -> None:
     )
 
 
-def _load(
-    config: Flags,
-) -> tuple[bert_model.BertModel, BertTokenizer]:
+def _load(config: Flags) -> tuple[bert_model.BertModel, BertTokenizer]:
     """Returns the encoder and the tokenizer that the flags name."""
     shape = None
     if config.bert_config_file:

@@ -102,7 +102,17 @@ def _run_on(devices: Devices, config: Flags) -> None:
     """Writes the submission on prepared devices."""
     models = _find_models(config.model_dirs)
     parts, missing = _find_parts(config.glue_dir, models)
-    _report_missing(missing, config.allow_missing_tasks)
+    if missing and not config.allow_missing_tasks:
+        raise UserError(
+            "A submission needs all of GLUE's tasks. Missing: "
+            f"{', '.join(missing)}; add them, or omit these tasks with "
+            "--allow_missing_tasks."
+        )
+    if missing:
+        logging.warning(
+            "Incomplete, so the leaderboard will reject the file. Missing: %s.",
+            ", ".join(missing),
+        )
     coordinator = devices.coordinator
     if coordinator.num_workers > 1:
         coordinator.agree(
@@ -141,7 +151,13 @@ def _run_on(devices: Devices, config: Flags) -> None:
                     coordinator.is_chief,
                 )
     if coordinator.is_chief:
-        files.write_bytes(config.output_file, _zip(texts))
+        contents = io.BytesIO()
+        with zipfile.ZipFile(contents, "w") as archive:
+            for name in sorted(texts):
+                entry = zipfile.ZipInfo(name, _NO_TIME)
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, texts[name], zipfile.ZIP_DEFLATED)
+        files.write_bytes(config.output_file, contents.getvalue())
         logging.info(
             "Wrote %s: %s.", config.output_file, ", ".join(sorted(texts))
         )
@@ -240,21 +256,6 @@ def _fold(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def _report_missing(missing: Sequence[str], is_allowed: bool) -> None:
-    if not missing:
-        return
-    if not is_allowed:
-        raise UserError(
-            "A submission needs all of GLUE's tasks. Missing: "
-            f"{', '.join(missing)}; add them, or omit these tasks with "
-            "--allow_missing_tasks."
-        )
-    logging.warning(
-        "Incomplete, so the leaderboard will reject the file. Missing: %s.",
-        ", ".join(missing),
-    )
-
-
 def _predict_majority(part: _Part, num_rows: int) -> str:
     """Predicts the majority label of the training set for every row."""
     folder = os.path.dirname(part.path)
@@ -287,13 +288,3 @@ def _predict(
                 for x in predictor.predict(chunk, bar.update)
             ]
     return classification_examples.submission_text(part.task, answers)
-
-
-def _zip(texts: Mapping[str, str]) -> bytes:
-    contents = io.BytesIO()
-    with zipfile.ZipFile(contents, "w") as archive:
-        for name in sorted(texts):
-            entry = zipfile.ZipInfo(name, _NO_TIME)
-            entry.external_attr = 0o644 << 16
-            archive.writestr(entry, texts[name], zipfile.ZIP_DEFLATED)
-    return contents.getvalue()

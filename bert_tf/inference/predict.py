@@ -140,8 +140,9 @@ class OutputRows:
             ]
         first = 2 if "label" in names else 1
         names.remove(_PROBABILITIES)
-        labels = getattr(self._task, "labels", None)
-        most = min(self._top_k, len(labels)) if labels else self._top_k
+        labels = getattr(self._task, "labels", None) or range(self._top_k)
+        rejects = getattr(self._task, "reject_below", None) is not None
+        most = min(self._top_k, len(labels) + rejects)
         for rank in range(first, most + 1):
             names += [f"label_{rank}", f"probability_{rank}"]
         return names
@@ -159,7 +160,9 @@ class OutputRows:
                     _number(probabilities[label]) for label in labels
                 )
         if self._top_k is not None and probabilities:
-            for rank, (label, value) in enumerate(self._best(answer), 1):
+            # If the answer is "none of these", the best label is `label_2`.
+            first = 1 + (cells.get("label") not in (None, *probabilities))
+            for rank, (label, value) in enumerate(self._best(answer), first):
                 cells |= {f"label_{rank}": label, f"probability_{rank}": value}
         if cells.get("offsets"):
             cells["offsets"] = [f"{a}-{b}" for a, b in cells["offsets"]]
@@ -282,10 +285,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
         if finished:
             logging.info("Resuming after %d chunks of examples.", finished)
         with progress.bar(
-            total,
-            "predicting",
-            "example",
-            hidden=not coordinator.is_chief,
+            total, "predicting", "example", hidden=not coordinator.is_chief
         ) as bar:
             chunks = _predict_chunks(
                 predictor, config, rows, bar.update, finished
@@ -358,9 +358,9 @@ def build_predictor(
 
 
 def _read(task: Task, config: Flags) -> Iterator[Any]:
-    if config.keep_empty:
-        return task.read_inputs(config.input_file, keep_empty=True)
-    return task.read_inputs(config.input_file)
+    has_empty = (task.variant or task.kind) == "classification"
+    options = {"keep_empty": config.keep_empty} if has_empty else {}
+    return task.read_inputs(config.input_file, **options)
 
 
 def _predict_chunks(

@@ -111,18 +111,6 @@ class PredictTest(files_case.FilesCase):
         ):
             yield sizes
 
-    def _expected(self, texts):
-        model = load.load_model(self.model)
-        tokenizer = load.load_tokenizer(self.model)
-        vocabulary = tokenizer.vocabulary
-        rows = []
-        for text in texts:
-            (tokens,) = tokenizer.tokenize([text])
-            ids = [vocabulary.cls_id, *tokens.numpy()[:10], vocabulary.sep_id]
-            logits = model({"input_ids": np.array([ids])})["logits"]
-            rows.append(tf.nn.softmax(logits[0]).numpy())
-        return np.array(rows)
-
     @parameterized.parameters(
         {},
         {"batch_size": 3, "num_length_buckets": 1},
@@ -138,7 +126,15 @@ class PredictTest(files_case.FilesCase):
         probabilities = np.array(
             [list(row["probabilities"].values()) for row in rows]
         )
-        expected = self._expected(texts)
+        model = load.load_model(self.model)
+        tokenizer = load.load_tokenizer(self.model)
+        vocabulary = tokenizer.vocabulary
+        expected = []
+        for text in texts:
+            (tokens,) = tokenizer.tokenize([text])
+            ids = [vocabulary.cls_id, *tokens.numpy()[:10], vocabulary.sep_id]
+            logits = model({"input_ids": np.array([ids])})["logits"]
+            expected.append(tf.nn.softmax(logits[0]).numpy())
         self.assertAllClose(probabilities, expected, atol=1e-5)
         for row, values in zip(rows, expected, strict=True):
             self.assertEqual(
@@ -430,6 +426,14 @@ class OutputRowsTest(files_case.FilesCase):
             '7,"a\nb",x y,b,0.75,c,0.1265,a,0.12346\n',
         ),
         (
+            tiny_exports.classification(reject_below=0.8),
+            _CHOICE | {"label": "none"},
+            {"top_k": 9},
+            "label,probability,label_2,probability_2,label_3,probability_3,"
+            "label_4,probability_4\n",
+            "none,0.75,b,0.75,c,0.1265,a,0.12346\n",
+        ),
+        (
             tiny_exports.classification("multi_label"),
             _LABELS,
             {},
@@ -510,18 +514,14 @@ class OutputRowsTest(files_case.FilesCase):
         self.assertEqual(line, "a b\t\tin the end\t3\t9\t0.5\t1e-07\n")
 
     @parameterized.parameters(
-        ("--keep_empty is for class", "tagging", {"keep_empty": True}),
-        ("--top_k is for models", "squad", {"top_k": 2}),
-        ("no column 'x'.*--keep_columns", "tagging", {"keep_columns": "x"}),
+        ("--keep_empty is for", tiny_exports.tagging(), {"keep_empty": True}),
+        ("--top_k is for models", tiny_exports.squad(), {"top_k": 2}),
+        ("for mod", tiny_exports.classification("regression"), {"top_k": 2}),
+        ("no column 'x'.*--ke", tiny_exports.tagging(), {"keep_columns": "x"}),
     )
     def test_refuses_flags_without_effect(self, message, task, flags):
         with self.assertRaisesRegex(UserError, message):
-            OutputRows(self._config("", **flags), getattr(tiny_exports, task)())
-
-    def test_scores_have_no_best(self):
-        task = tiny_exports.classification("regression")
-        with self.assertRaisesRegex(UserError, "--top_k is for models"):
-            OutputRows(self._config("", top_k=2), task)
+            OutputRows(self._config("", **flags), task)
 
     def test_tasks_of_users_have_json_lines(self):
         task = tiny_exports.tagging()
@@ -601,10 +601,13 @@ class EmbeddingsTest(files_case.FilesCase):
 
     def test_refuses_other_tasks_and_empty_texts(self):
         empty = self.write("b.txt", "cat\n\ndog\n")
-        with self.assertRaisesRegex(UserError, "line 2 has an empty text"):
-            self._run("a.npy", input_file=empty)
-        with self.assertRaisesRegex(UserError, "fine-tune it first"):
-            self._run("a.jsonl")
+        for message, name, flags in (
+            ("has no columns to keep", "a.npy", {"keep_columns": "text"}),
+            ("line 2 has an empty text", "a.npy", {"input_file": empty}),
+            ("fine-tune it first", "a.jsonl", {}),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self._run(name, **flags)
         self.model = tiny_model.write_task(f"{self.folder}/task", _TASK)
         with self.assertRaisesRegex(UserError, "is for embeddings"):
             self._run("a.npy")
