@@ -130,7 +130,7 @@ def require_masked_lm(model_dir: str, kind: str | None) -> None:
 def check_inputs(
     task: TaskFiles | None,
     path: str,
-    keep_empty: bool = False,
+    keep_empty: bool | None = None,
     kept_columns: tuple[str, ...] = (),
 ) -> None:
     """Checks a file to predict: columns and rows; labels are not read.
@@ -141,7 +141,7 @@ def check_inputs(
     Args:
       task: The task; None if it is not known.
       path: The file.
-      keep_empty: Whether texts of classification may be empty.
+      keep_empty: Whether texts of classification may be empty; None: no flag.
       kept_columns: Further columns that must exist.
 
     Raises:
@@ -150,8 +150,8 @@ def check_inputs(
     is_file = os.path.isfile(path) and os.path.getsize(path) <= _MAX_BYTES
     if task is None or not is_file:
         return
-    has_empty = keep_empty and isinstance(task, ClassificationFiles)
-    task.check_inputs(path, **{"keep_empty": True} if has_empty else {})
+    has_empty = isinstance(task, ClassificationFiles)
+    task.check_inputs(path, **{"keep_empty": keep_empty} if has_empty else {})
     if kept_columns and (table := task.read_table(path)):
         flags = dict.fromkeys(kept_columns, "--keep_columns")
         table.require(kept_columns, flags)

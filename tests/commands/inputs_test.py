@@ -82,6 +82,7 @@ _FILES = {
     "choice.csv": "q,a,right\nwhy,x,a\n",
     "tags.tsv": "token\ttag\nBerlin\tO\n",
     "raw.csv": "title\nBerlin\n",
+    "blank.txt": "a\n\nb\n",
     "cut.json": "{]",
     "list.json": "[1]",
     "unknown.json": _squad(_QUESTION),
@@ -201,6 +202,9 @@ _CASES = (
     ("distill --output_dir=out --do_train --num_hidden_layers=1 "
      "--teacher_dir=topics --train_file=text.csv --text_column=text "
      "--unlabeled_file=raw.csv", "raw.csv has no column 'text'"),
+    ("distill --output_dir=out --do_train --num_hidden_layers=1 "
+     "--teacher_dir=topics --train_file=text.csv --text_column=text "
+     "--unlabeled_file=blank.txt", "remove the row or fill it in."),
     (f"{_PREDICT} --model_dir=choices --input_file=choice.csv",
      "choice.csv has no column 'b'"),
     (f"{_PREDICT} --model_dir=squad --input_file=question.csv",

@@ -5,7 +5,6 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -90,7 +89,7 @@ class Columns:
         )
 
 
-_KEEP_EMPTY = "; run/predict.py --keep_empty keeps it, with an empty answer"
+_KEEP_EMPTY = "; --keep_empty keeps it, with an empty answer"
 # Columns to look for if the model does not name the columns of its files.
 USUAL_COLUMNS = (Columns("text", "text_pair"), Columns("text"))
 
@@ -273,13 +272,6 @@ def gather_labels(
             f"label{'s' if least > 1 else ''} to learn. Received: "
             f"{', '.join(map(repr, sorted(labels))) or 'none'}."
         )
-    _warn_of_spellings(labels, path)
-    if all(label.removeprefix("-").isdecimal() for label in labels):
-        return tuple(sorted(labels, key=lambda label: (int(label), label)))
-    return tuple(sorted(labels))
-
-
-def _warn_of_spellings(labels: Collection[str], path: str) -> None:
     by_meaning = defaultdict(list)
     for label in sorted(labels):
         try:
@@ -294,19 +286,21 @@ def _warn_of_spellings(labels: Collection[str], path: str) -> None:
                 path,
                 " and ".join(map(repr, spellings)),
             )
+    if all(label.removeprefix("-").isdecimal() for label in labels):
+        return tuple(sorted(labels, key=lambda label: (int(label), label)))
+    return tuple(sorted(labels))
 
 
 def read_texts(
     path: str,
     choices: Sequence[Columns] = USUAL_COLUMNS,
-    keep_empty: bool = False,
-    or_else: str = _KEEP_EMPTY,
+    keep_empty: bool | None = None,
 ) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
     Uses the first entry of `choices` whose columns are all in the file. An
-    empty text is an error unless `keep_empty` is True; the error's message ends
-    with `or_else`.
+    empty text is an error unless `keep_empty` is True; the error names the flag
+    --keep_empty if `keep_empty` is False, as None stands for no such flag.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a text
@@ -328,7 +322,11 @@ def read_texts(
                 "first row lacks; give all rows the same columns."
             )
         yield make_example(
-            path, row, texts, may_be_empty=keep_empty, or_else=or_else
+            path,
+            row,
+            texts,
+            may_be_empty=bool(keep_empty),
+            or_else=_KEEP_EMPTY * (keep_empty is False),
         )
 
 
@@ -353,9 +351,7 @@ def to_json(example: InputExample) -> dict[str, Any]:
 
 
 def parse_row(
-    row: Any,
-    choices: Sequence[tuple[str, ...]],
-    may_be_empty: bool = False,
+    row: Any, choices: Sequence[tuple[str, ...]], may_be_empty: bool = False
 ) -> InputExample:
     """Converts a Python value to an example.
 

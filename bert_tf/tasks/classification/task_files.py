@@ -189,11 +189,11 @@ class ClassificationFiles(TaskFiles):
         ]
 
     def read_inputs(
-        self, path: str, keep_empty: bool = False
+        self, path: str, keep_empty: bool | None = None
     ) -> Iterator[InputExample]:
         """Yields the texts of a file with the columns of the training data.
 
-        `keep_empty` yields empty texts, too, instead of raising an error.
+        For `keep_empty`, see `read_texts`.
         """
         if self.official is not None:
             return classification_examples.read_official_texts(

@@ -41,16 +41,16 @@ class EmbeddingsFiles(TaskFiles):
         return list(self.read_inputs(self.files[split]))
 
     def read_inputs(
-        self, path: str, keep_empty: bool = False
+        self, path: str, keep_empty: bool | None = None
     ) -> Iterator[InputExample]:
         """Returns the texts of a file: its lines, or one of `TEXT_COLUMNS`.
 
         Raises:
           UserError: If the file is not a valid table or lacks a column, or a
-            text is not a string, or is empty and `keep_empty` is False.
+            text is not a string, or is empty and `keep_empty` is not True.
         """
         columns = [Columns(x) for x in TEXT_COLUMNS]
-        return classification_examples.read_texts(path, columns, keep_empty, "")
+        return classification_examples.read_texts(path, columns, keep_empty)
 
 
 class Pair(dict):
