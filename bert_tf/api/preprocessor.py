@@ -266,13 +266,11 @@ class Preprocessor:
           tuple (features, labels); with weights <float32>[N], too, returns
           (features, labels, weights). The labels are <int32>[N]; for several
           labels <float32>[N, L]; for regression <float32>[N]; for tagging
-          <int32>[N, S] with -1 for tokens without a label; for question
-          answering a dictionary of `start_positions` and `end_positions`
-          <int32>[N].
+          <int32>[N, S], -1 for tokens without label; for question answering a
+          dictionary of `start_positions` and `end_positions` <int32>[N].
 
         Raises:
-          UserError: If a row or label does not fit the task, or the model has
-            no vocabulary.
+          UserError: If rows or labels do not fit, or there is no vocabulary.
         """
         rows = raw_rows.to_rows(x)
         if not self.has_task:
@@ -336,8 +334,7 @@ class Preprocessor:
                 ):  # A wrong label raises before the task changes.
                     label_values.parse_label(label, self.task.labels, problem)
             self.change_task(
-                problem_type=problem,
-                metrics=list(METRICS_OF_PROBLEM[problem]),
+                problem_type=problem, metrics=list(METRICS_OF_PROBLEM[problem])
             )
 
     def change_task(self, **values: Any) -> None:
@@ -371,6 +368,8 @@ class Preprocessor:
         """
         outputs = {"logits": tf.constant(logits, tf.float64)}
         blank = InputExample("", "any text")
+        if labels.ndim == 1:  # An id may be the name of another label.
+            labels = labels[:, None] == np.arange(len(self.task.labels))
         tuned = dataclasses.replace(self.task, calibrates=True)
         tuned = tuned.select_threshold(
             [self.task.add_label(blank, label) for label in labels],
@@ -490,7 +489,19 @@ class Preprocessor:
                 self.adapt_to_labels(y)
                 is_matrix = not (keeps_vectors or self.is_multi_label)
             if is_text(y) or is_matrix:
-                y = self._label_ids(raw_rows.to_labels(y))
+                y = raw_rows.to_labels(y)
+                self.adapt_to_labels(y)
+                if not isinstance(self.task, ClassificationTask):
+                    raise UserError(
+                        "Expected numbers as the labels of packed features, or "
+                        "raw rows with their labels. Received: texts."
+                    )
+                example = InputExample("", "any text")
+                y = convert_labels(
+                    [self.task.add_label(example, name) for name in y],
+                    self.task.labels,
+                    self.task.problem_type,
+                )
         return x, y, sample_weight
 
     def split(
@@ -501,8 +512,7 @@ class Preprocessor:
         Data that is not raw rows stays unchanged; its held-out part is None.
 
         Raises:
-          UserError: If a row does not fit the task, or the rows cannot be
-            split.
+          UserError: If a row does not fit the task, or rows cannot be split.
         """
         if isinstance(x, default_training.IN_BATCHES) or not _holds_rows(x):
             return x, y, sample_weight, None
@@ -528,18 +538,17 @@ class Preprocessor:
         return *part(False), part(True)
 
     def _row_labels(self, y: Any, count: int | None = None) -> list[Any]:
-        """Returns the labels of rows; an index replaces a one-hot vector."""
-        labels = raw_rows.to_labels(y, count)
+        """Returns the labels of rows; soft vectors become one-hot."""
+        y = raw_rows.to_labels(y, count)
         if not self.is_one_hot:
-            return labels
-        return [int(np.argmax(x)) if np.ndim(x) else x for x in labels]
+            return y
+        return [np.eye(len(x))[np.argmax(x)] if np.ndim(x) else x for x in y]
 
     def prediction_data(self, x: Any, batch_size: int | None) -> Any:
         """Returns the argument `x` of `predict`, without labels.
 
-        In classification and without a task, a data set of raw rows becomes a
-        data set of features. In other tasks the data set becomes a list of
-        rows.
+        In classification and without a task, a data set of raw rows becomes
+        one of features, in other tasks a list of rows.
         """
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x)
@@ -586,21 +595,6 @@ class Preprocessor:
                 self.adapt_to_labels(raw_rows.first_labels(dataset, self.task))
         return raw_rows.convert_dataset(
             dataset, self, batch_size or _ROWS_AT_ONCE
-        )
-
-    def _label_ids(self, names: Sequence[Any]) -> np.ndarray:
-        """Returns ids or vectors for the labels of already packed texts."""
-        self.adapt_to_labels(names)
-        if not isinstance(self.task, ClassificationTask):
-            raise UserError(
-                "Expected numbers as the labels of packed features, or raw "
-                "rows with their labels. Received: texts."
-            )
-        example = InputExample("", "any text")
-        return convert_labels(
-            [self.task.add_label(example, name) for name in names],
-            self.task.labels,
-            self.task.problem_type,
         )
 
     def validation_data(
@@ -657,9 +651,10 @@ class Preprocessor:
                 f"{', '.join(map(repr, unknown))}"
                 f"{did_you_mean(str(unknown[0]), names, '{!r}')}"
             )
+        parse = label_values.parse_label
         return {
-            names.index(name) if isinstance(name, str) else name: weight
-            for name, weight in weights.items()
+            names.index(parse(x, names, "single_label")) if names else x: weight
+            for x, weight in weights.items()
         }
 
     def draw_masks(

@@ -77,9 +77,8 @@ def to_rows(x: Any) -> list[Any]:
     elif hasattr(x, "to_numpy"):
         return to_list(x)
     raise UserError(
-        "Expected raw rows in a list, predict([row, row, ...]), as two lists "
-        "in a tuple for pairs, or as columns of texts. Received: "
-        f"a {type(x).__name__}."
+        "Expected raw rows in a list, [row, row, ...], as two lists in a tuple "
+        f"for pairs, or as columns of texts. Received: a {type(x).__name__}."
     )
 
 
@@ -292,9 +291,7 @@ def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
     return labels
 
 
-def to_texts(
-    rows: Sequence[Any],
-) -> tuple[list[str], list[str | None] | None]:
+def to_texts(rows: Sequence[Any]) -> tuple[list[str], list[str | None] | None]:
     """Returns the first and second texts of rows, for models without a task.
 
     Raises:

@@ -38,12 +38,7 @@ METRICS_OF_PROBLEM: Mapping[str, tuple[str, ...]] = {
         MICRO_RECALL,
         SUBSET_ACCURACY,
     ),
-    "regression": (
-        PEARSON,
-        SPEARMAN,
-        MEAN_SQUARED_ERROR,
-        MEAN_ABSOLUTE_ERROR,
-    ),
+    "regression": (PEARSON, SPEARMAN, MEAN_SQUARED_ERROR, MEAN_ABSOLUTE_ERROR),
 }
 # Metrics for which lower is better; for all other metrics, higher is better.
 LESS_IS_BETTER = frozenset({MEAN_SQUARED_ERROR, MEAN_ABSOLUTE_ERROR})
@@ -178,8 +173,7 @@ class EntityScore:
 
 
 def score_entities(
-    references: Sequence[Sequence[str]],
-    predictions: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> list[tuple[str, EntityScore]]:
     """Scores predicted IOB tags, as conlleval and seqeval do.
 
@@ -210,8 +204,7 @@ def score_entities(
 
 
 def tag_accuracy(
-    references: Sequence[Sequence[str]],
-    predictions: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> float:
     """Returns the share of words with the correct tag.
 

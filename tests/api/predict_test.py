@@ -175,7 +175,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("cat", "Row 0 of the list: Expected a pair of texts. Rec.*'cat'"),
         ([1, 2], r"Expected a pair of texts. Received: 1 \(int\)"),
-        (("a", "b"), r"in a list, predict\(.* Received: a tuple"),
+        (("a", "b"), r"in a list, \[row.* Received: a tuple"),
         ({"first": "cat", "second": "dog"}, "a column of values.*'cat'"),
         ([b"caf\xe9"], r"Expected texts in UTF-8; .*: b'caf\\xe9'"),
         ((["cat", "dog"], ["cat"]), "equal length.*lengths 2, 1 in a tuple"),
@@ -360,6 +360,8 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         ):
             with self.assertRaisesRegex(UserError, message):
                 model.preprocessor.class_weight(name, labels)
+        with self.assertRaisesRegex(UserError, "'1' is a label, and 1 the ind"):
+            self.new(labels=["1", "2"]).preprocessor.class_weight({1: 2.0})
 
     def test_regression_loss_is_mean_squared_error(self):
         model = self.new(num_labels=1)
@@ -432,9 +434,11 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         ("classification", ["cat", "dog"], [0], "x has 2 rows, and y has 1; "),
         ("classification", ["cat", None], [0, 1], "Row 1.*None"),
         ("classification", ["cat", "dog"], None, "Expected labels"),
+        ("classification", [], [], "at least one row.*: none"),
         ("classification", ["cat"], np.eye(3)[:1], "Row 0.*2 labels.* 3 of th"),
         ("classification", ["cat"], [[1, 0, 0]], "Row 0.*2 labels.* 3 of them"),
         ("tagging", [["cat"], ["a", "dog"]], [["O"], ["O"]], "Row 1.*2 tags"),
+        ("tagging", [["cat"]], [[0]], "as strings, as '0' .* index of 'O'"),
         (
             "question_answering",
             fit_case.QUESTIONS,
@@ -450,7 +454,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         ("multiple_choice", fit_case.CHOICES, [0, 3], "Row 1.*from 0 to 2"),
     )
     def test_wrong_labels_are_refused_without_change(self, kind, x, y, message):
-        options = {"labels": ["O", "X"]} if kind == "tagging" else {}
+        options = {"labels": ["O", "0"]} if kind == "tagging" else {}
         model = self.new(kind, **options)
         _ = model.preprocessor.task  # Reading it may add values.
         values = dict(model.preprocessor.task_values)

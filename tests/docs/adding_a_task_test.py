@@ -125,7 +125,7 @@ class AddingATaskTest(files_case.FolderCase):
         texts = ["the cat", "a dog on the mat", "東"]
         model = bert_tf.load_model(path)
         model.compile(optimizer="adam")
-        history = model.fit(texts, ["1", "5", 2], verbose=0)
+        history = model.fit(texts, ["1", "5", "2"], verbose=0)
         self.assertTrue(np.isfinite(history.history["loss"]).all())
 
         stored = formats.read(path)

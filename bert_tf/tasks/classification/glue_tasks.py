@@ -105,10 +105,7 @@ TASKS: Mapping[str, GlueTask] = {
             metrics=(metrics.MATTHEWS,),
             columns_without_header=("source", "label", "mark", "sentence"),
         ),
-        _glue(
-            "SST-2",
-            texts=_SENTENCE,
-        ),
+        _glue("SST-2", texts=_SENTENCE),
         _glue(
             "MRPC",
             texts=(("#1 String", "#2 String"), *_SENTENCES),
@@ -172,9 +169,7 @@ TASKS: Mapping[str, GlueTask] = {
             labels=_ENTAILMENT,
             aliases=_NUMBERED_ENTAILMENT,
         ),
-        _glue(
-            "WNLI",
-        ),
+        _glue("WNLI"),
         # The diagnostic set has no training data, so models of MNLI predict it.
         _glue(
             "AX",

@@ -128,7 +128,8 @@ def parse_label(
       problem_type: The problem type.
 
     Raises:
-      UserError: If the value is no label or does not fit the problem type.
+      UserError: If the value is no label, does not fit the problem type, or is
+        the index of one label and the name of another.
     """
     if problem_type == "regression":
         return parse_number("The example", value)
@@ -172,7 +173,13 @@ def _name_of(value: Any, labels: Sequence[str]) -> str:
         return labels[int(np.argmax(value))]
     if isinstance(value, int | float | np.number | np.bool_):
         if value in range(len(labels)):
-            return labels[int(value)]
+            index, found = str(int(value)), labels[int(value)]
+            if index in labels and index != found:
+                raise UserError(
+                    f"Expected labels as strings, as {index!r} is a label, and "
+                    f"{index} the index of {found!r}. Received: {value!r}."
+                )
+            return found
     hint = did_you_mean(str(value), labels, "{!r}")
     if isinstance(value, list | tuple | np.ndarray):
         hint = '; for several labels set problem_type="multi_label".'
@@ -253,24 +260,19 @@ def parse_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
                 f"{_ANY_PAIR.match(text, position)[0].strip()!r}, and the "
                 f"labels are {name_some(labels)}."
             )
-        received = match[0].strip().removesuffix(",")
-        weights[match[1]] = _parse_weight(match[2], received)
+        try:
+            weight = float(match[2])
+        except ValueError:
+            weight = math.nan
+        if not 0 < weight < math.inf:
+            raise UserError(
+                "The weights of --class_weights must be numbers above 0. "
+                f"Received: {match[0].strip().removesuffix(',')!r}."
+            )
+        weights[match[1]] = weight
         seen.add(match[1])
         position, is_over = match.end(), not match[0].endswith(",")
     return tuple(weights.values())
-
-
-def _parse_weight(number: str, pair: str) -> float:
-    try:
-        weight = float(number)
-    except ValueError:
-        weight = math.nan
-    if not 0 < weight < math.inf:
-        raise UserError(
-            "The weights of --class_weights must be numbers above 0. Received: "
-            f"{pair!r}."
-        )
-    return weight
 
 
 def check_few(

@@ -251,9 +251,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         return list(values.numpy().astype(np.float32))
 
     def decode(
-        self,
-        outputs: TensorMap,
-        texts: tf.Tensor | None = None,
+        self, outputs: TensorMap, texts: tf.Tensor | None = None
     ) -> dict[str, tf.Tensor]:
         """Returns the predictions of texts by output name, eagerly or in graph.
 

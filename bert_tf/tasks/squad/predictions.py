@@ -218,7 +218,15 @@ def predict_answers(
             )
             null = None
             if version_2_with_negative:
-                null = _find_null(windows)
+                # The lowest score of all windows; without windows 0.
+                null = min(
+                    (
+                        _Candidate(None, 0, 0, float(starts[0]), float(ends[0]))
+                        for _, starts, ends in windows
+                    ),
+                    key=lambda one: one.score,
+                    default=_Candidate(None, 0, 0, 0.0, 0.0),
+                )
                 candidates.append(null)
             # The sort is stable, as in the original: ties keep their order.
             candidates.sort(key=lambda one: one.score, reverse=True)
@@ -283,21 +291,6 @@ def _find_candidates(
 def _best_indices(logits: np.ndarray, n_best_size: int) -> np.ndarray:
     """Returns the indices of the greatest logits; on ties, lower ones first."""
     return np.argsort(-logits, kind="stable")[:n_best_size]
-
-
-def _find_null(windows: Sequence[_Window]) -> _Candidate:
-    """Returns "no answer" with the lowest score among the windows.
-
-    If there are no windows, both logits are 0.
-    """
-    return min(
-        (
-            _Candidate(None, 0, 0, float(starts[0]), float(ends[0]))
-            for _, starts, ends in windows
-        ),
-        key=lambda one: one.score,
-        default=_Candidate(None, 0, 0, 0.0, 0.0),
-    )
 
 
 def _keep_best(
