@@ -209,7 +209,7 @@ def fit_few_shot(
     x: Any,
     y: Any,
     options: Sequence[Any],
-    others: Sequence[Any],
+    others: Mapping[str, Any],
     calibrates: bool,
 ) -> keras.callbacks.History:
     """Trains a classifier as run/finetune_classifier.py --few_shot does.
@@ -220,7 +220,7 @@ def fit_few_shot(
       x: The texts, as for `fit`.
       y: The labels of the texts, as for `fit`.
       options: Batch size, epochs, verbosity and callbacks of `fit`.
-      others: All other arguments of `fit`; each must be None.
+      others: All other arguments of `fit`, by name; each must be None.
       calibrates: Whether to calibrate the probabilities, by cross-validation.
 
     Raises:
@@ -233,19 +233,22 @@ def fit_few_shot(
     preprocessor = model.preprocessor
     task = preprocessor and preprocessor.has_task and preprocessor.task
     is_single = getattr(task, "problem_type", None) == "single_label"
-    is_allowed = is_single and not model.lstms and not task.doc_stride
-    if not is_allowed or any(value is not None for value in others):
+    wrong = [name for name, value in others.items() if value is not None]
+    if not is_single or model.lstms or task.doc_stride:
+        wrong = ["another model", *wrong]
+    if wrong:
         raise UserError(
-            "fit(x, y, batch_size, epochs, verbose, callbacks, few_shot=True) "
-            "trains classifiers of bert_tf.load_model with one label for each "
-            "text, which they read without windows. Received: another model, "
-            f"or other arguments, for {model.name}."
+            "fit(x, y, batch_size, epochs, verbose, callbacks, few_shot=True, "
+            "calibrate) trains classifiers of bert_tf.load_model with one "
+            "label for each text, which they read without windows. Received: "
+            f"{', '.join(wrong)}, for {model.name}."
         )
     length = task.max_seq_length
     values = preprocessor.embedding_values | {"max_seq_length": length}
     embeddings = registry.build_task(values, None, length)
     task = contrastive.on_embeddings(task, embeddings, model.name)
     texts = raw_rows.to_rows(x)
+    require_labels(y is not None)
     names = raw_rows.to_labels(y, len(texts))
     examples = preprocessor.examples(texts, names)
     label_values.check_few(examples, task.labels, "the list")
@@ -368,11 +371,12 @@ def check_calibrate(preprocessor: Any, validation_data: Any) -> None:
     is_stream = isinstance(validation_data, (*STREAMS, type(None)))
     endless = tf.data.INFINITE_CARDINALITY
     is_stream |= getattr(validation_data, "cardinality", int)() == endless
-    if is_stream or getattr(task, "problem_type", "regression") == "regression":
+    problem = getattr(task, "problem_type", task and task.kind)
+    if is_stream or problem not in ("single_label", "multi_label"):
         raise UserError(
             "calibrate needs a classifier with labels, and validation_data of "
-            "(texts, labels) or a tf.data.Dataset that ends. Received: "
-            f"{task and task.name}, {type(validation_data).__name__}."
+            "(texts, labels) or a tf.data.Dataset that ends. Received: a model "
+            f"for {problem}, and validation_data={validation_data!r:.80}."
         )
 
 

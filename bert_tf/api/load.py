@@ -90,7 +90,12 @@ def load_model(
       ['label', 'probabilities', 'probability']
     """
     path = _as_path(path)
-    _check_labels(labels, kind)
+    has_names = not isinstance(labels, str | int | None)
+    if has_names and len(labels) == 1 and kind in (None, *LABELLED):
+        raise UserError(
+            "Expected at least two labels; a model that predicts a score has "
+            f"num_labels=1 instead. Received: labels={list(labels)!r}."
+        )
     changes = (kind, labels, num_labels, max_seq_length, problem_type)
     is_as_stored = not any(changes) and not new_parts and not kwargs
     model = None
@@ -109,7 +114,17 @@ def load_model(
         kwargs = task.model_arguments() | kwargs
         values |= {name: kwargs[name] for name in task.model_arguments()}
     if problem_type is not None:
-        values |= _problem(problem_type, values["kind"])
+        is_kind = values["kind"] == "classification"
+        if not is_kind or problem_type not in _PROBLEM_TYPES:
+            raise UserError(
+                "Expected problem_type for classification, one of "
+                f"{', '.join(_PROBLEM_TYPES)}; a model that predicts a score "
+                f"has num_labels=1 instead. Received: {problem_type=} for "
+                f"kind={values['kind']!r}"
+                f"{did_you_mean(problem_type, _PROBLEM_TYPES)}"
+            )
+        values["problem_type"] = problem_type
+        values["metrics"] = list(METRICS_OF_PROBLEM[problem_type])
     if model is None:  # Otherwise a .keras file has been loaded as `model`.
         model = build_model(
             stored,
@@ -123,28 +138,6 @@ def load_model(
     model.attach_text(stored, values, max_seq_length)
     model.preprocessor.embedding_values = registry.describe_embeddings(stored)
     return model
-
-
-def _check_labels(labels: Any, kind: str | None) -> None:
-    """Raises `UserError` if `labels` has only one name."""
-    has_names = not isinstance(labels, str | int | None)
-    if has_names and len(labels) == 1 and kind in (None, *LABELLED):
-        raise UserError(
-            "Expected at least two labels; a model that predicts a score has "
-            f"num_labels=1 instead. Received: labels={list(labels)!r}."
-        )
-
-
-def _problem(name: str, kind: str) -> dict[str, Any]:
-    """Returns the values of task.json for an argument `problem_type`."""
-    if kind != "classification" or name not in _PROBLEM_TYPES:
-        raise UserError(
-            "Expected problem_type for classification, one of "
-            f"{', '.join(_PROBLEM_TYPES)}; a model that predicts a score has "
-            f"num_labels=1 instead. Received: problem_type={name!r} for "
-            f"kind={kind!r}{did_you_mean(name, _PROBLEM_TYPES)}"
-        )
-    return {"problem_type": name, "metrics": list(METRICS_OF_PROBLEM[name])}
 
 
 def load_tokenizer(

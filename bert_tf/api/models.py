@@ -32,8 +32,8 @@ _OUTPUT_OF_LABEL = {
     "start_positions": "start_logits",
     "end_positions": "end_logits",
 }
-# A .keras file stores `_has_defaults` under this key of its compile arguments.
-_HAS_DEFAULTS = "bert_tf_defaults"
+# Keys of `_has_defaults` and `optimizer.built` in .keras files' compile config.
+_HAS_DEFAULTS, _HAS_SLOTS = "bert_tf_defaults", "bert_tf_optimizer_built"
 # Token heads do not train the pooler, and the masked-LM loss does not train the
 # next-sentence head. Hide Keras' warning that these weights get no gradients.
 warnings.filterwarnings(
@@ -66,8 +66,7 @@ class TextMethods(save.FileMethods):
         texts into windows, the outputs have a row for each window.
 
         Raises:
-          UserError: If a row does not fit the task, or the model has no
-            vocabulary.
+          UserError: If a row does not fit the task, or there is no vocabulary.
         """
         if args and not _is_features(args[0]) and is_text(args[0]):
             args = (self._read_rows(args[0]), *args[1:])
@@ -91,7 +90,11 @@ class TextMethods(save.FileMethods):
                 "constructor made; give it a dictionary of input_ids, "
                 "input_mask and segment_ids."
             )
-        if any(_is_symbolic(leaf) for leaf in tf.nest.flatten(rows)):
+        if any(
+            keras.utils.is_keras_tensor(x)
+            or (isinstance(x, tf.Tensor) and not hasattr(x, "numpy"))
+            for x in tf.nest.flatten(rows)
+        ):
             raise UserError(
                 "Expected the model's inputs within a tf.function or a "
                 "functional model: call model.preprocessor(texts) before. "
@@ -169,7 +172,10 @@ class TextMethods(save.FileMethods):
     def get_compile_config(self):
         """Returns the arguments of `compile` for a .keras file."""
         config = super().get_compile_config()
-        return config and config | {_HAS_DEFAULTS: self._has_defaults}
+        return config and config | {
+            _HAS_DEFAULTS: self._has_defaults,
+            _HAS_SLOTS: getattr(self.optimizer, "built", False),
+        }
 
     def compile_from_config(self, config):
         """Compiles with the arguments in a .keras file."""
@@ -177,9 +183,10 @@ class TextMethods(save.FileMethods):
         # schedule has decayed to 0, so the next `fit` must replace it.
         config = dict(config)
         has_defaults = config.pop(_HAS_DEFAULTS, False)
+        has_slots = config.pop(_HAS_SLOTS, True)  # Earlier versions lack it.
         self.compile(**keras.saving.deserialize_keras_object(config))
         self._has_defaults = has_defaults
-        if self.optimizer is not None and self.built:
+        if self.optimizer is not None and self.built and has_slots:
             self.optimizer.build(self.trainable_variables)
 
     def fit(
@@ -230,8 +237,7 @@ class TextMethods(save.FileMethods):
             --dev_fraction. Of the model's inputs, Keras takes the last rows.
           validation_data: A tuple (x, y[, sample_weight]), or a data set.
           shuffle: As for Keras.
-          class_weight: A dictionary from a label's index or name to a weight;
-            or "balanced". Not for tagging.
+          class_weight: {index or name: weight} or "balanced"; not for tagging.
           sample_weight: The weight of each row.
           few_shot: Whether to train on a few texts of each label, as
             run/finetune_classifier.py --few_shot does. The encoder learns from
@@ -268,8 +274,13 @@ class TextMethods(save.FileMethods):
         if few_shot:
             twin = with_text(task_models.BertForEmbeddings)
             options = batch_size, epochs, verbose, callbacks
-            others = validation_data, class_weight, sample_weight
-            others = [validation_split or None, *others, *kwargs.values()]
+            others = {
+                "validation_split": validation_split or None,
+                "validation_data": validation_data,
+                "class_weight": class_weight,
+                "sample_weight": sample_weight,
+                **kwargs,
+            }
             return default_training.fit_few_shot(
                 self, twin, x, y, options, others, calibrate is not False
             )
@@ -456,8 +467,7 @@ class TextMethods(save.FileMethods):
           data set and the model is a classifier or has no task.
 
         Raises:
-          UserError: If a row does not fit the task, or the model has no task
-            or no vocabulary.
+          UserError: If a row does not fit, or task or vocabulary is missing.
         """
         default_training.check_counts(batch_size=batch_size)
         columns = raw_rows.pop_columns("predict", kwargs)
@@ -472,17 +482,13 @@ class TextMethods(save.FileMethods):
         if self.preprocessor is not None and self.preprocessor.draws_masks:
             texts, pairs = raw_rows.to_texts(raw_rows.to_rows(x))
             if pairs:
-                raise UserError(
-                    "Expected single texts with [MASK]. Received: a pair."
-                )
+                raise UserError("Expected texts with [MASK]. Received: a pair.")
             masks = fill_mask.FillMask(self)(texts)
             return list(map(fill_mask.to_json, masks))
         if self.preprocessor is None:
             self._read_rows(x)  # Raises, as raw rows need a preprocessor.
         if steps is not None or callbacks is not None:
-            raise UserError(
-                "Raw rows are predicted without steps= and callbacks=."
-            )
+            raise UserError("Predict raw rows without steps= and callbacks=.")
         return self.preprocessor.predict(
             self, x, batch_size, verbose not in (0, "0")
         )
@@ -681,12 +687,6 @@ for _cls in (
 
 def _is_features(x):
     return isinstance(x, Mapping) and "input_ids" in x
-
-
-def _is_symbolic(x):
-    return keras.utils.is_keras_tensor(x) or (
-        isinstance(x, tf.Tensor) and not hasattr(x, "numpy")
-    )
 
 
 def _rename_labels(values):

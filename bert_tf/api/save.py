@@ -287,10 +287,7 @@ def _fits(value: Any, expected: Any) -> bool:
 
 # The names of the inputs, for exports without a tokenizer.
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
-_EXPORTERS = {
-    "tf_saved_model": export_savedmodel,
-    "litert": export_tflite,
-}
+_EXPORTERS = {"tf_saved_model": export_savedmodel, "litert": export_tflite}
 
 
 class FileMethods:

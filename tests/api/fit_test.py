@@ -67,9 +67,9 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
 
     @pytest.mark.slow
     def test_few_labels_make_an_ordinary_classifier(self):
-        model = self.new()
+        model = self.new(labels=["1", "0"])  # The names are other labels' ids.
         texts = ["the cat", "cats sat", "a dog", "dogs on mats"]
-        names = ["good", "good", "bad", "bad"]
+        names = ["0", "0", "1", "1"]
         before = model.bert.pooler.dense.kernel.numpy()
         model.predict(texts, verbose=0)  # Caches a copy that reads the pooler.
         # Both values fit the old head only, so training must replace them.
@@ -121,16 +121,26 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             {},
             "row 0 and row 2 are the same text, with the labels 'good' and",
         ),
-        (["cat"], ["good"], {"class_weight": {0: 2.0}}, "or other arguments"),
+        (
+            ["cat"],
+            ["good"],
+            {"class_weight": {0: 2.0}, "validation_split": 0.5},
+            "Received: validation_split, class_weight, for",
+        ),
+        (["cat"], None, {}, "Expected labels: "),
     )
     def test_few_labels_are_checked(self, x, y, options, message):
         with self.assertRaisesRegex(UserError, message):
             self.new().fit(x, y, few_shot=True, verbose=0, **options)
 
-    def test_few_labels_are_for_single_labels(self):
+    @parameterized.parameters(
+        ({"few_shot": True}, "Received: another model, for"),
+        ({"class_weight": {"a": 3.0}}, "give sample_weight"),
+    )
+    def test_tagging_refuses_arguments_for_classes(self, options, message):
         model = self.new("tagging", labels=["a", "b"])
-        with self.assertRaisesRegex(UserError, "with one label for each text"):
-            model.fit(["cat"], ["a"], few_shot=True, verbose=0)
+        with self.assertRaisesRegex(UserError, message):
+            model.fit([["cat"]], [["a"]], verbose=0, **options)
 
 
 class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
@@ -210,15 +220,15 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(stored.temperature, temperature)
 
     def test_calibrate_needs_other_texts_and_labels(self):
-        for kind, options in (
-            ("classification", {}),
-            ("classification", {"num_labels": 1, "labels": None}),
-            ("tagging", {"labels": ["A", "B"]}),
+        for kind, options, problem in (
+            ("classification", {}, "single_label.*=None"),
+            ("classification", {"num_labels": 1, "labels": None}, "regression"),
+            ("tagging", {"labels": ["A", "B"]}, "tagging"),
         ):
             model = self.new(kind, **options)
             rows = (fit_case.TEXTS, fit_case.IDS)
             data = None if kind == "classification" and not options else rows
-            with self.assertRaisesRegex(UserError, "calibrate needs a class"):
+            with self.assertRaisesRegex(UserError, f"a model for {problem}"):
                 default_training.check_calibrate(model.preprocessor, data)
         endless = tf.data.Dataset.from_tensors((["cat"], [0])).repeat()
         with self.assertRaisesRegex(UserError, "Dataset that ends"):
@@ -392,11 +402,6 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
                 ):
                     train()
 
-    def test_no_rows_are_refused(self):
-        model = self.new(compiled={"optimizer": "sgd"})
-        with self.assertRaisesRegex(UserError, "at least one row.*: none"):
-            model.fit([], [], verbose=0)
-
     def test_max_seq_length(self):
         preprocessor = self.new(max_seq_length=5).preprocessor
         self.assertEqual(preprocessor.max_seq_length, 5)
@@ -422,15 +427,6 @@ class ClassWeightsTest(fit_case.FitCase, tf.test.TestCase):
         expected = np.mean(losses * np.where(y, 3, 1))
         self.assertAllClose(loss, [expected], rtol=1e-5)
 
-    def test_tagging_refuses_class_weight(self):
-        model = self.new("tagging", labels=["O", "X"])
-        with self.assertRaisesRegex(UserError, "give sample_weight"):
-            model.fit(
-                fit_case.SENTENCES,
-                [["O", "X", "O", "X"], ["O"]],
-                class_weight={"X": 3.0},
-            )
-
 
 class FitArgumentsTest(
     fit_case.FitCase, tf.test.TestCase, parameterized.TestCase
@@ -452,14 +448,13 @@ class FitArgumentsTest(
         model = self.new()
         data = (fit_case.TEXTS, fit_case.LABELS)
         for call in (
+            lambda: model.fit(*data, epochs=0),
             lambda: model.fit(*data, batch_size=0),
             lambda: model.evaluate(*data, batch_size=0),
             lambda: model.predict(data[0], batch_size=0),
         ):
-            with self.assertRaisesRegex(UserError, "batch_size=0"):
+            with self.assertRaisesRegex(UserError, "(epochs|batch_size)=0"):
                 call()
-        with self.assertRaisesRegex(UserError, "epochs=0"):
-            model.fit(*data, epochs=0)
 
 
 logical_devices.make()
