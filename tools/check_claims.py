@@ -181,8 +181,10 @@ def _few_labels_figures() -> _Tree:
             "linear": statistics.mean(linear),
             "gain": statistics.mean(gains),
             "gain_error": statistics.stdev(gains) / math.sqrt(len(gains)),
-            "setfit": _mean(cells[f"{name}.setfit"], "accuracy"),
-            "fine_tuning": _mean(cells[f"{name}.fine_tuning"], "accuracy"),
+            **{
+                x: _mean(cells[f"{name}.{x}"], "accuracy")
+                for x in ("setfit", "fine_tuning")
+            },
         }
     return {"table": table}
 
@@ -197,6 +199,7 @@ def _embeddings_figures() -> _Tree:
                 for framework in ("start", "bert_tf", "sentence_transformers")
             }
             for task, names in scores.items()
+            if f"{task}.bert_tf" in cells
             for score in names
         }
     }
@@ -215,7 +218,11 @@ def _confidence_figures() -> _Tree:
     outside = ("outside_auroc", "outside_recall_at_95")
     return {
         "table": table,
-        **{key: 100 * _mean(cells["clinc150"], key) for key in outside},
+        "outside": {
+            key: 100 * _mean(cells[name], key)
+            for name in cells.keys() & {"clinc150"}
+            for key in outside
+        },
     }
 
 
@@ -223,6 +230,8 @@ def _distillation_figures() -> _Tree:
     cells = _cells("distillation")
     table = {}
     for student in ("wide", "narrow"):
+        if f"{student}.logits" not in cells:
+            continue
         labels, logits = (
             cells[f"{student}.{recipe}"] for recipe in ("labels", "logits")
         )
