@@ -9,8 +9,7 @@
   model.predict("I enjoyed it.")
   model.save("films.keras")
 
-`bert-tf -h` lists the commands, and `help(bert_tf.load_model)` lists the kinds
-of models.
+`bert-tf -h` lists the commands, `help(bert_tf.load_model)` the kinds of models.
 """
 
 # Import public names on first use: scripts import this package, too, and must

@@ -46,10 +46,9 @@ EXTRAS = {
 class UserError(ValueError):
     """A user's mistake: a bad input, flag, file or combination of them.
 
-    The message is one sentence with the expected input, the received input and
-    what to do. Scripts print the message without a traceback and exit with
-    status 1. Control characters in the message are escaped, and the middle of a
-    very long message is left out.
+    The message is one sentence: the expected input, the received input and what
+    to do. Scripts print it without a traceback and exit with status 1. Control
+    characters are escaped, and the middle of a very long message is left out.
     """
 
     # Keeps Keras from adding the arguments of a layer to the message.
@@ -91,6 +90,10 @@ _REFUSALS = {
     _texts(errno.EACCES, errno.EROFS): (
         "The system refuses access",
         "correct the rights, or name another path.",
+    ),
+    "File system scheme .* not implemented": (
+        "TensorFlow cannot open this address",
+        "copy the file to a local disk, and name the copy.",
     ),
 }
 
@@ -167,10 +170,10 @@ def first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def full_disks() -> Iterator[None]:
-    """Turns errors about full disks and forbidden files into one sentence.
+    """Turns errors about full disks, rights and addresses into one sentence.
 
     Raises:
-      UserError: If a disk is full, or a file may not be read or written.
+      UserError: If a disk is full, or a path may not or cannot be opened.
 
     >>> with full_disks():
     ...     pass
@@ -203,8 +206,7 @@ def extras() -> Iterator[None]:
     """Names the extra to install if an import in the block fails.
 
     Raises:
-      UserError: If the block imports a package that is not installed and
-        belongs to an extra of the wheel.
+      UserError: If the block imports a missing package of one of the extras.
 
     >>> with extras():
     ...     import starlette
@@ -264,10 +266,9 @@ def program(script: str) -> str:
 
 
 def name_programs(text: str) -> str:
-    """Replaces scripts in a text by subcommands, if the user runs `bert-tf`.
+    """Replaces scripts in a text by subcommands, but only if `bert-tf` runs.
 
-    For example, "start run/serve.py" becomes "start bert-tf serve". If the user
-    runs the scripts of a clone, the text does not change.
+    For example, "start run/serve.py" becomes "start bert-tf serve".
     """
 
     def replace(match: re.Match) -> str:

@@ -67,6 +67,11 @@ class UserErrorTest(tf.test.TestCase):
                 with errors.full_disks(), errors.naming("a.txt"):
                     raise OSError(code, os.strerror(code))
 
+    def test_unknown_file_systems_are_one_sentence(self):
+        with self.assertRaisesRegex(errors.UserError, "s3.*; copy the file to"):
+            with errors.full_disks():
+                tf.io.gfile.exists("s3://a/b")
+
     def test_other_errors_are_not_of_full_disks(self):
         for error in (
             OSError(errno.EIO, os.strerror(errno.EIO)),

@@ -174,4 +174,4 @@ def _as_path(path: Any) -> str:
             "Expected the path or name of a model as a text, for instance "
             f'"bert-base-uncased". Received: {path!r:.80}.'
         )
-    return os.fspath(path)
+    return os.path.expanduser(path)

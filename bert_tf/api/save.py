@@ -65,7 +65,7 @@ def save_model(
       >>> bert_tf.load_model("films").labels
       ('bad', 'good')
     """
-    path = os.fspath(directory)
+    path = os.path.expanduser(directory)
     _require_own(model)
     _require_replaceable(path, overwrite)
     stored = keras_model.from_model(model, path)
@@ -101,7 +101,7 @@ def export_savedmodel(
       >>> sorted(os.listdir("served/films"))
       ['1', 'batching_parameters.txt', 'models.config']
     """
-    path = os.fspath(directory)
+    path = os.path.expanduser(directory)
     with _saved(
         model, SavedModelConfig, {"output_dir": path} | flags
     ) as config:
@@ -135,7 +135,7 @@ def export_tflite(
       >>> os.path.exists("films.tflite.json")
       True
     """
-    flags = {"output_file": os.fspath(file)} | flags
+    flags = {"output_file": os.path.expanduser(file)} | flags
     with _saved(model, TfliteConfig, flags) as config:
         from bert_tf.export.tflite import run as tflite_export
 
@@ -354,7 +354,7 @@ class FileMethods:
             return
         quiet = contextlib.redirect_stdout(io.StringIO())
         with contextlib.nullcontext() if verbose in (None, True) else quiet:
-            exporter(self, os.fspath(filepath), **kwargs)
+            exporter(self, os.path.expanduser(filepath), **kwargs)
 
     @property
     def has_vocabulary(self):

@@ -48,8 +48,6 @@ def main(config: TokenizeFileConfig) -> None:
     from bert_tf.io import files
     from bert_tf.text.vocabulary import Vocabulary
 
-    files.require_file(config.input_file, "--input_file")
-    files.require_other(config.output_file, config.input_file)
     files.require_writable(config.output_file, "--output_file")
     vocabulary = Vocabulary.from_file(config.vocab_file)
 

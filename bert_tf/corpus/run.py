@@ -36,6 +36,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import files
+from bert_tf.io import paths
 from bert_tf.io import progress
 from bert_tf.io import run_folder
 from bert_tf.io import text_files
@@ -77,7 +78,7 @@ def run(config: Flags) -> dict[str, Any]:
     ) as run:
         if config.overwrite_output_dir:
             read = (("--input_file", path) for path, *_ in recipe["inputs"])
-            run.start_over([*run_folder.inputs_of(config), *read])
+            run.start_over([*paths.inputs_of(config), *read])
         if run.ends_at_once():
             return text_files.read_json(reports.path_of(config.output_file))
         # Until the first output file is complete, a run may resume with changed

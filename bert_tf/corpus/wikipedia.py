@@ -2,8 +2,7 @@
 
 The parser of wikitext is written in C and takes hours for a page of unclosed
 markup; neither a Python exception nor a signal handler can interrupt it. So
-each worker process starts a parser process, which the kernel ends at the time
-limit.
+each worker starts a parser process, which the kernel ends at the time limit.
 """
 
 import functools

@@ -33,6 +33,7 @@ from bert_tf.errors import WorkerEndedError
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
+from bert_tf.io import paths
 from bert_tf.io import run_folder
 from bert_tf.io.run_folder import Made
 from bert_tf.text.tokenizer import BertTokenizer
@@ -87,7 +88,7 @@ def create(config: Flags) -> Manifest:
         _work_dir(config, names[0]),
     ) as run:
         if config.overwrite_output_dir:
-            run.start_over(run_folder.inputs_of(config))
+            run.start_over(paths.inputs_of(config))
         if run.ends_at_once():
             return manifest.read(names[0])
         others = [x for name in names for x in _other_files(name)]

@@ -141,7 +141,6 @@ def run(config: Flags) -> None:
     config.require_beam()
     files.require_writable(config.output_file, "--output_file")
     paths = files.expand_globs(config.input_file)
-    files.require_other(config.output_file, *paths)
     if tf.io.gfile.exists(config.output_file):
         logging.info(
             "%s exists and is replaced once the new vocabulary is complete.",

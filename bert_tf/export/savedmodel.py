@@ -13,7 +13,6 @@ import keras
 from absl import logging
 
 from bert_tf import errors
-from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute import packed_weights
@@ -123,7 +122,6 @@ def write(
     Raises:
       UserError: If flags or model are invalid, or verification fails.
     """
-    keras_backend.require_tensorflow()
     if config.quantization_of_litert:
         errors.require("tflite")
     command = command_line(_SCRIPT, config, origin)

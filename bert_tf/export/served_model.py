@@ -41,11 +41,8 @@ def prepare(config: ServeConfig) -> ServeConfig:
         path = model_names.resolve(path)
     if path is None or paths.is_remote(path):
         return config
-    if not os.path.isdir(path) and not paths.may_be_model(path):
-        raise UserError(
-            f"--model_base_path: no such directory: {path!r}. The current "
-            f"directory is {os.getcwd()}."
-        )
+    if not paths.may_be_model(path):
+        paths.check_folder(path, "--model_base_path")
     if not _is_other(path):
         return config
     if not paths.may_be_model(path):

@@ -77,10 +77,8 @@ def define_flags(
 ) -> Callable[[], Any]:
     """Defines one flag per field; returns a function that reads the values."""
     annotations = typing.get_type_hints(config_cls)
-    names = {}
-    for field in dataclasses.fields(config_cls):
-        name = _flag_name(field)
-        names[field.name] = name
+    fields = {_flag_name(x): x for x in dataclasses.fields(config_cls)}
+    for name, field in fields.items():
         required = field.default is dataclasses.MISSING
         default = None if required else field.default
         common = {"flag_values": flag_values, "required": required}
@@ -93,7 +91,10 @@ def define_flags(
             define = _DEFINERS[_value_type(annotations[field.name])]
             define(name, default, field.metadata["help"], **common)
     return lambda: config_cls(
-        **{field: flag_values[name].value for field, name in names.items()}
+        **{
+            field.name: paths.read_flag(name, field, flag_values[name].value)
+            for name, field in fields.items()
+        }
     )
 
 

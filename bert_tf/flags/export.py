@@ -250,13 +250,9 @@ class TfliteConfig(ExportConfig):
     def check(self) -> None:
         super().check()
         options.require(
-            bool(os.path.basename(self.output_file)),
-            f"--output_file must name a file. Received: {self.output_file!r}.",
-        )
-        options.require(
             self.output_file.endswith(".tflite"),
-            "--output_file must end in .tflite. Received: "
-            f"{self.output_file!r}; use {self.output_file + '.tflite'!r}.",
+            f"--output_file must end in .tflite. Received: {self.output_file!r}"
+            f"; use {self.output_file.rstrip('/') + '.tflite'!r}.",
         )
         options.require(
             self.quantization != "full_int8"

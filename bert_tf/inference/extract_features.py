@@ -20,7 +20,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
@@ -43,10 +42,7 @@ def run(config: Flags) -> None:
     Raises:
       UserError: For bad flags, files or models.
     """
-    keras_backend.require_tensorflow()
-    files.require_file(config.input_file, "--input_file")
     files.require_writable(config.output_file, "--output_file")
-    files.require_other(config.output_file, config.input_file)
     model, tokenizer = _load(config)
     num_layers = model.bert_config.num_hidden_layers
     layers = _parse_layers(config.layers, num_layers, type(config).layers)

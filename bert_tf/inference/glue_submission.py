@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import names
 from bert_tf.checkpoints.stored_model import StoredModel
@@ -91,7 +90,6 @@ def run(config: Flags) -> None:
     Raises:
       UserError: If a model or a file is missing, or a task has two models.
     """
-    keras_backend.require_tensorflow()
     # Workers must connect before TensorFlow computes anything.
     devices = device_setup.prepare(config)
     with devices.together():

@@ -17,7 +17,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import keras_backend
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute import devices as device_setup
@@ -245,9 +244,6 @@ def run(config: Flags) -> None:
     Raises:
       UserError: For bad flags, files or models.
     """
-    keras_backend.require_tensorflow()
-    files.require_file(config.input_file, "--input_file")
-    files.require_other(config.output_file, config.input_file)
     files.require_writable(config.output_file, "--output_file")
     # Workers must connect before TensorFlow computes anything.
     devices = device_setup.prepare(config)

@@ -145,9 +145,8 @@ def _check(archive: str, member: _Member) -> None:
     parts = member.name.rstrip("/").split("/")
     if (
         {"", ".."} & set(parts)
-        or "\\" in member.name
+        or set("\\\0") & set(member.name)
         or ":" in parts[0]
-        or "\0" in member.name
     ):
         reason = "a path outside its folder"
     elif not member.is_folder and not member.is_file:

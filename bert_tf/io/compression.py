@@ -38,6 +38,14 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".zst": _zstd_decompressor,
 }
 ENDINGS = tuple(_DECOMPRESSORS)
+# The first three bytes of files that have the name of a text by mistake.
+_NO_TEXTS = {
+    b"\x1f\x8b\x08": "compressed; rename it to end in .gz",
+    b"\xfd7z": "compressed; rename it to end in .xz",
+    b"\x28\xb5\x2f": "compressed; rename it to end in .zst",
+    b"PK\3": "an archive or a spreadsheet; unpack it, or save it as CSV",
+    b"\xd0\xcf\x11": "a spreadsheet or a document; save it as CSV or text",
+}
 _NAMES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard"}
 
 
@@ -57,7 +65,7 @@ def read_blocks(
 
     Args:
       path: A local or remote file. The ending of its name selects the format;
-        files with other endings are not compressed.
+        files with other endings must not be compressed.
       on_block: Called with each block of the file, still compressed, after the
         block's contents were yielded.
 
@@ -99,6 +107,8 @@ def _stored_blocks(
 ) -> Iterator[bytes]:
     with _errors_of(path), files.open_binary(path) as file:
         while block := file.read(_BLOCK_BYTES):
+            if not ending(path) and block[:3] in _NO_TEXTS:
+                raise UserError(f"{path} is {_NO_TEXTS[block[:3]]}.")
             yield block
             if on_block:
                 on_block(block)

@@ -259,15 +259,6 @@ def require_writable(path: str, flag: str) -> None:
         )
 
 
-def require_other(output_file: str, *input_files: str) -> None:
-    """Raises `UserError` if --output_file is one of the files to read."""
-    if os.path.realpath(output_file) in map(os.path.realpath, input_files):
-        raise UserError(
-            "--output_file must differ from --input_file, which it would "
-            f"replace. Received: {output_file!r} for both."
-        )
-
-
 def require_writable_folder(path: str, flag: str) -> None:
     """Raises `UserError` if no file can be written to a folder.
 

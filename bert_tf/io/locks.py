@@ -128,11 +128,8 @@ def one_writer(
                 made += files.make_folders(folder)
                 descriptor = _open_locked(name, flags, path, flag)
         except OSError as error:
-            reason = "is not a writable folder"
-            if is_replaced:
-                reason = "could not be written"
             raise UserError(
-                f"{flag}={path} {reason} ({error}); choose another."
+                f"{flag}={path} could not be written ({error}); choose another."
             ) from error
         if not is_replaced:
             files.clear_temporaries(path)
@@ -154,8 +151,7 @@ def exclusive(path: str, work: str) -> Iterator[None]:
       work: A verb for the log line of waiting processes, such as "fetches".
 
     Raises:
-      UserError: If the folder of `path` cannot be written, or its file system
-        has no locks.
+      UserError: If the folder of `path` is not writable or has no locks.
     """
     folder = os.path.dirname(path)
     with contextlib.ExitStack() as stack:

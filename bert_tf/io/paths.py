@@ -29,7 +29,14 @@ _MODEL_PARTS = re.compile(
     r"\.(json|index|meta|safetensors|bin|h5|keras|pb)$|\.ckpt|\.data-|"
     "^checkpoint$|^model$"
 )
-_NO_MODELS = (".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip")
+_NO_MODELS = (
+    *(".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip"),
+    *(".safetensors", ".bin", ".h5", ".pb"),  # Parts of a model's directory.
+)
+# Flags with these names have paths, and so have flags that declare `reads`.
+_PATH_NAME = re.compile(r"(\w+_)?(file|dirs?|path|output)")
+_NO_PATH = re.compile(r"\w+=\s*|output\w*=-|output_file=.*/")
+_HOME = re.compile(r"(^|[,=]\s*)~(?=/|$)")
 # Standard input gets the extension whose pattern matches its first line.
 _FIRST_LINES = {
     ".jsonl": re.compile(r"\{"),
@@ -60,6 +67,23 @@ def base_names(value: str) -> str:
     return ",".join(map(os.path.basename, found))
 
 
+def read_flag(name: str, field: dataclasses.Field, value: Any) -> Any:
+    """Returns a flag's value; ~/ is expanded in paths, also after "," and "=".
+
+    Raises:
+      UserError: If a path is empty, an output "-", or a file ends with a slash.
+    """
+    is_path = field.metadata["reads"] or _PATH_NAME.fullmatch(name)
+    if not is_path or not isinstance(value, str):
+        return value
+    if _NO_PATH.fullmatch(f"{name}={value}"):
+        raise UserError(
+            f"--{name} must name a file or folder. Received: {value!r}; name "
+            "one, or drop the flag."
+        )
+    return _HOME.sub(r"\1" + os.path.expanduser("~"), value)
+
+
 def check_inputs(config: Any) -> None:
     """Checks the input paths among a script's flags, in their order.
 
@@ -70,8 +94,8 @@ def check_inputs(config: Any) -> None:
     `output_file` and `output` name paths to replace.
 
     Raises:
-      UserError: If a file, folder or model is missing, the name of a model is
-        incomplete, or the output cannot be written.
+      UserError: If a file, folder or model is missing, a model's name is
+        incomplete, or the output is one of the inputs or cannot be written.
     """
     unread = getattr(config, "unread_inputs", frozenset)()
     hints = getattr(config, "input_hints", dict)()
@@ -87,12 +111,31 @@ def check_inputs(config: Any) -> None:
             if field.name in hints and not str(error).endswith("?"):
                 raise with_hint(error, hints[field.name]) from error
             raise
+    output = getattr(config, "output_file", None)
+    target = output and os.path.realpath(output)
+    for flag, path in inputs_of(config) if output else ():
+        if os.path.realpath(path) == target:
+            raise UserError(
+                f"--output_file must differ from {flag}, which it would "
+                f"replace. Received: {path!r} for both."
+            )
     if getattr(config, "worker_hosts", None):  # Only the chief host writes.
         return
     for name in ("output_dir", "output_file", "output"):
         path = getattr(config, name, None)
         if path and not is_remote(path):
             _check_output(name, path)
+
+
+def inputs_of(config: Any) -> Iterator[tuple[str, str]]:
+    """Yields a pair of flag and path for each input of a command."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if not field.metadata["reads"] or not value:
+            continue
+        for path in map(str.strip, value.split(",")):
+            found = [] if is_remote(path) else glob.glob(path)
+            yield from ((f"--{field.name}", x) for x in (path, *found))
 
 
 @contextlib.contextmanager
@@ -128,17 +171,16 @@ def with_hint(error: UserError, hint: str) -> UserError:
 
 def no_file(path: str, flag: str) -> UserError:
     """Returns the error for a missing file."""
+    folder, name = os.path.split(path)
+    others = sorted(glob.glob("*.*", root_dir=folder), key=len)
+    stems = {os.path.splitext(x)[0]: x for x in others}
     hint = "."
     if os.path.isdir(path):
         hint = ". It is a directory."
+    elif similar := closest(os.path.splitext(name)[0], stems):
+        hint = f"; did you mean {stems[similar[0]]!r}?"
     elif not os.path.isabs(path):
         hint = f". The current directory is {os.getcwd()}."
-    folder, name = os.path.split(path)
-    stem = os.path.splitext(name)[0]
-    for other in glob.glob(os.path.join(glob.escape(folder), "*")):
-        other = os.path.basename(other)
-        if other != name and closest(stem, [os.path.splitext(other)[0]]):
-            hint = f"; did you mean {other!r}?"
     return UserError(f"{flag}: no such file: {path!r}{hint}")
 
 
@@ -254,7 +296,8 @@ def _check_files(patterns: str, flag: str) -> None:
             raise no_match(pattern, flag)
 
 
-def _check_folder(path: str, flag: str) -> None:
+def check_folder(path: str, flag: str) -> None:
+    """Raises `UserError` unless a path is remote or a folder."""
     if not is_remote(path) and not os.path.isdir(path):
         raise UserError(
             f"{flag}: no such directory: {path!r}. The current directory is "
@@ -282,7 +325,9 @@ def _check_output(name: str, path: str) -> None:
     while not os.path.lexists(present):
         present = os.path.dirname(present)
     reason = None
-    if not os.path.isdir(present):
+    if name == "output_file" and os.path.isdir(path):
+        reason = "it is a directory"
+    elif not os.path.isdir(present):
         reason = f"{present} is not a directory"
     elif not os.access(present, os.W_OK | os.X_OK):
         reason = f"{present} is read-only for you"
@@ -295,6 +340,6 @@ def _check_output(name: str, path: str) -> None:
 _CHECKS = {
     FILE: _check_file,
     FILES: _check_files,
-    FOLDER: _check_folder,
+    FOLDER: check_folder,
     MODEL: _check_model,
 }

@@ -42,10 +42,7 @@ class Rate:
 
     @property
     def value(self) -> float | None:
-        """Units per second; None before the third call.
-
-        Two calls give no rate, as the second call may compile, too.
-        """
+        """Units per second; None before call 3, as call 2 may compile, too."""
         if len(self._calls) < 2:
             return None
         is_few = len(self._calls) <= self._FEW

@@ -13,7 +13,6 @@ In an `--output_dir`, checkpoints hold the recipe (`training.resume`), and
 
 import contextlib
 import dataclasses
-import glob
 import os
 import re
 import threading
@@ -311,17 +310,6 @@ def changes(
         else:
             found.append(f"{name} was changed or replaced{here}")
     return found
-
-
-def inputs_of(config: Any) -> Iterator[tuple[str, str]]:
-    """Yields a pair of flag and path for each input of a command."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if not field.metadata["reads"] or not value:
-            continue
-        for path in map(str.strip, value.split(",")):
-            found = [] if paths.is_remote(path) else glob.glob(path)
-            yield from ((f"--{field.name}", x) for x in (path, *found))
 
 
 def refuse_removal(

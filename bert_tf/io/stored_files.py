@@ -55,11 +55,7 @@ def integer(least: int = 1, most: int = _MAX_NUMBER) -> Kind:
     """Returns the kind of integers from `least` to `most`, both included."""
     return Kind(
         f"an integer from {least} to {most}",
-        lambda value: (
-            isinstance(value, int)
-            and not isinstance(value, bool)
-            and least <= value <= most
-        ),
+        lambda value: type(value) is int and least <= value <= most,
     )
 
 

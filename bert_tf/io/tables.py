@@ -59,8 +59,7 @@ class Table:
 
     Attributes:
       path: The file.
-      columns: The names of the columns; in .json and .jsonl, the keys of the
-        first object.
+      columns: The names of the columns; in JSON, the keys of the first object.
       rows: The rows, which can be iterated over once.
       repeated: The names that two or more columns share. `columns` and rows
         omit these names, and `require` raises an error for them.
@@ -143,8 +142,7 @@ def read_table(
       path: The file.
       ending: The format, such as ".csv"; by default, the ending of the path.
       columns_without_header: Names for a .csv or .tsv file without a header.
-        The first line is data if it has one field for each name, and no field
-        equals a name.
+        The first line is data if it has as many fields and none is a name.
       columns_of_longer_rows: Names for rows of a .csv or .tsv file that are
         longer than the header. The names apply if they include all columns of
         the header and the row has one field for each name.
@@ -243,33 +241,24 @@ def _delimited_table(
 
 def _repeats(values: Sequence[str], columns: Sequence[str]) -> bool:
     """Returns True if a row repeats a header of at least two columns."""
-    return (
-        len(columns) > 1
-        and len(values) == len(columns)
-        # Ignore the byte order mark that a second, joined file may begin with.
-        and all(
-            value.strip("\ufeff ") == column
-            for value, column in zip(values, columns, strict=True)
-        )
-    )
+    # Ignore the byte order mark that a second, joined file may begin with.
+    names = [value.strip("\ufeff ") for value in values]
+    return len(columns) > 1 and names == [*columns]
 
 
 def _count_message(
     path: str, line: int, values: Sequence[str], columns: Sequence[str]
 ) -> str:
-    hint = ""
-    if file_ending(path) == ".csv" and len(values) > len(columns):
+    hint, ending = "", file_ending(path)
+    if ending == ".csv" and len(values) > len(columns):
         hint = "; put quotation marks around a text that contains a comma"
-    if file_ending(path) == ".tsv" and any(
-        value.lstrip().startswith('"') for value in values
-    ):
+    if ending == ".tsv" and any(x.lstrip().startswith('"') for x in values):
         hint = (
             "; quotation marks do not join fields of a .tsv; if they should, "
             "save it as .csv"
         )
     for separator in _OTHER_SEPARATORS:
-        is_tsv = file_ending(path) == ".tsv"
-        if is_tsv and len(columns) == 1 and separator in columns[0]:
+        if ending == ".tsv" and len(columns) == 1 and separator in columns[0]:
             hint = (
                 f"; the first line, {columns[0]!r}, seems to have "
                 f"{separator!r} between its columns; save the file in the "
@@ -406,10 +395,7 @@ def open_parquet(path: str) -> Any:
     with errors.extras():
         import pyarrow as pa
         from pyarrow import parquet
-    if not paths.is_remote(path) and not os.path.isfile(path):
-        is_folder = os.path.isdir(path)
-        reason = "a folder; name a file in it" if is_folder else "no such file"
-        raise UserError(f"{path}: {reason}.")
+    files.require_file(path, "The path")
     try:
         if paths.is_remote(path):
             with files.open_binary(path) as stored:

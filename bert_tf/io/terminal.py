@@ -119,8 +119,7 @@ def show_log(verbosity: int) -> None:
     """Shows the log of this script on standard error.
 
     Args:
-      verbosity: absl's log level for the screen. Log files get all lines from
-        `INFO` on, at any verbosity.
+      verbosity: absl's log level for the screen; log files get `INFO` and up.
     """
     logging.use_absl_handler()
     # On a new machine, Matplotlib would log at INFO that it lists the fonts.
@@ -147,8 +146,7 @@ def below(level: int) -> Iterator[None]:
 def drop_noise() -> None:
     """Silences C++ messages that report no error, for scripts.
 
-    Call this before TensorFlow is imported. TF_CPP_MIN_LOG_LEVEL below 2 keeps
-    all messages.
+    Call it before TensorFlow's import. TF_CPP_MIN_LOG_LEVEL below 2 keeps all.
     """
     # Without a GPU, TensorFlow logs a needless error, which level 3 hides.
     # Level 3 does not hide the last message of a process that aborts.

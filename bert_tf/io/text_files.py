@@ -28,10 +28,8 @@ _hashes: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar(
 def collect_hashes() -> Iterator[dict[str, str]]:
     """Collects the SHA-256 of files that the block reads to their ends.
 
-    A caller that needs the hash need not read the file again.
-
     Yields:
-      A dict from path to hash, in hexadecimal.
+      A dict from path to hash, in hexadecimal, for which no file is read again.
     """
     hashes: dict[str, str] = {}
     token = _hashes.set(hashes)
@@ -72,8 +70,7 @@ def _check_first(contents: bytes, path: str) -> None:
             f"{path}, line 1 has characters of value 0, as UTF-16 has; save "
             "the file as UTF-8."
         )
-    is_only_line = not contents.endswith(b"\n")
-    if is_only_line and b"\r" in contents[:-1]:
+    if b"\r" in contents[:-1] and not contents.endswith(b"\n"):
         raise UserError(
             f"{path} ends its lines with CR alone; save it with LF or CRLF."
         )
@@ -151,7 +148,7 @@ def require_value(entry: Any, key: str, kind: type, where: str) -> Any:
         received = type(entry).__name__
     elif key not in entry:
         received = f"the keys {sorted(entry)[:9]}" if entry else "no keys"
-    elif not isinstance(entry[key], kind) or isinstance(entry[key], bool):
+    elif type(entry[key]) is not kind:
         received = f"{entry[key]!r:.40}"
     else:
         return entry[key]

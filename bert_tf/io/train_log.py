@@ -89,10 +89,7 @@ def recording() -> Iterator[None]:
 
 
 def open_in(output_dir: str) -> None:
-    """Appends the log of `recording`, from its start, to `train.log`.
-
-    Call this only in the worker that writes the run's files.
-    """
+    """Appends all the log of `recording` to `train.log`, in the chief only."""
     for handler in python_logging.getLogger().handlers:
         if isinstance(handler, _Recorder):
             handler.open_in(output_dir)

@@ -426,8 +426,7 @@ def build_optimizer(
     Args:
       name: "bert_adam", BERT's own; "adamw", with bias correction; or "lamb".
       learning_rate: The peak rate.
-      num_train_steps: The step at which the schedule ends; None keeps the rate
-        constant.
+      num_train_steps: The schedule's last step; None keeps the rate constant.
       num_warmup_steps: Steps of linear warm-up.
       weight_decay_rate: Decoupled weight decay.
       schedule_start_step: The step at which the schedule begins.

@@ -21,6 +21,7 @@ from bert_tf.config import BertConfig
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
 from bert_tf.io import files
+from bert_tf.io import paths
 from bert_tf.io import run_folder
 from bert_tf.io import terminal
 from bert_tf.io import train_log
@@ -76,7 +77,7 @@ def start_over(config: Any, coordinator: Coordinator) -> None:
         return
     folder = config.output_dir
     if coordinator.is_chief and tf.io.gfile.isdir(folder):
-        inputs = run_folder.inputs_of(config)
+        inputs = paths.inputs_of(config)
         removed = run_folder.remove_registered(folder.rstrip("/"), inputs)
         others = {*tf.io.gfile.listdir(folder)} - {train_log.FILE}
         if others and not removed:

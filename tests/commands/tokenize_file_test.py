@@ -94,18 +94,6 @@ class TokenizeFileTest(files_case.FilesCase):
         with open(self.output_file, encoding="utf-8") as file:
             self.assertEqual(json.load(file)["tokens"], ["he"])
 
-    def test_refuses_to_replace_its_input(self):
-        self.output_file = os.path.join(self.folder, ".", "in.txt")
-        with self.assertRaisesRegex(UserError, "must differ from --input_file"):
-            self._run("he")
-
-    def test_refuses_a_missing_input(self):
-        config = TokenizeFileConfig(
-            self.vocab_file, "no/such.txt", self.output_file
-        )
-        with self.assertRaisesRegex(UserError, "--input_file: .*no/such.txt"):
-            tokenize_file.main(config)
-
 
 if __name__ == "__main__":
     tf.test.main()

@@ -140,14 +140,6 @@ class VocabularyBuildingTest(files_case.FilesCase):
                 self.learn(input_file, **flags)
             self.assertFalse(os.path.exists(os.path.dirname(self.output_file)))
 
-    def test_output_that_is_also_input(self):
-        text = self.write("text.txt", "some words")
-        for output in (text, os.path.relpath(text)):
-            with self.assertRaisesRegex(UserError, "must differ from"):
-                self.learn(text, vocab_size=130, output_file=output)
-        with open(text, encoding="utf-8") as file:
-            self.assertEqual(file.read(), "some words")
-
 
 class CountWordsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(lower=[True, False], strip=[True, False])

@@ -186,16 +186,6 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stdout, "depth 7\n")
 
-    @parameterized.parameters(
-        ("--depth=10", "ERROR: --depth is 10; dig less."),
-        ("--depth=1 --width=0", "ERROR: --width is 0."),
-    )
-    def test_user_error_is_one_sentence_and_status_1(self, args, message):
-        result = self._run(*args.split())
-        self.assertEqual(result.returncode, 1)
-        self.assertEqual(result.stderr, message + "\n")
-        self.assertEmpty(result.stdout)
-
     def test_a_bug_keeps_its_traceback(self):
         result = self._run("--depth=9")
         self.assertEqual(result.returncode, 1)
@@ -203,6 +193,8 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ("", "--depth is required; --help lists the flags."),
+        ("--depth=10", "--depth is 10; dig less."),
+        ("--depth=1 --width=0", "--width is 0."),
         (
             "--depth=1 --widht=1",
             "There is no flag --widht; did you mean --width?",
@@ -234,11 +226,17 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
             "Received an argument without a flag: 'dev.csv'. If it belongs to "
             "--dev_file, write --dev_file=dev.csv.",
         ),
+        (
+            "--depth=1 --dev_file=",
+            "--dev_file must name a file or folder. Received: ''; name one, or "
+            "drop the flag.",
+        ),
     )
     def test_wrong_flags_are_one_sentence(self, args, message):
         result = self._run(*args.split())
         self.assertEqual(result.returncode, 1)
-        self.assertEqual(result.stdout + result.stderr, f"ERROR: {message}\n")
+        self.assertEqual(result.stderr, f"ERROR: {message}\n")
+        self.assertEmpty(result.stdout)
 
     @parameterized.parameters(4, 5)
     def test_ctrl_c_is_one_word_and_status_130(self, depth):
@@ -429,7 +427,7 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
             )
 
     def test_home_and_no_file(self):
-        self.folder.create_file("mine.flags", "--a=1\n")
+        self.folder.create_file("mine.flags", "\ufeff--a=1\n")
         home = {"HOME": self.folder.full_path}
         with mock.patch.dict(os.environ, home), contextlib.chdir("/"):
             words = ["--flagfile=", "--flagfile=~/mine.flags", "--flagfile"]
@@ -439,14 +437,16 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
         words = ["--a=1", "--", "--flagfile=none"]
         self.assertEqual(flag_files.expand(words), words)
 
-    def test_refuses_a_file_that_is_missing_or_includes_itself(self):
+    def test_refuses_files_that_hold_no_flags(self):
         self.folder.create_file("a.flags", "--flagfile=a.flags\n")
-        with self.assertRaisesRegex(UserError, "a.flags: .* includes itself"):
-            flag_files.expand(["--flagfile=a.flags"])
-        with self.assertRaisesRegex(
-            UserError, "b.flags: no such file. .* base.flags, base_phase2"
+        self.folder.create_file("latin.csv", b"\xe9", mode="wb")
+        for name, message in (
+            ("a.flags", ": .* includes itself"),
+            ("b.flags", ": no such file. .* base.flags, base_phase2"),
+            ("latin.csv", ", line 1 is not UTF-8"),
         ):
-            flag_files.expand(["--flagfile=b.flags"])
+            with self.assertRaisesRegex(UserError, name + message):
+                flag_files.expand([f"--flagfile={name}"])
 
 
 class ForCardTest(tf.test.TestCase):

@@ -322,13 +322,9 @@ class PredictTest(files_case.FilesCase):
             self._run(path)
 
     def test_refuses_invalid_paths(self):
-        with self.assertRaisesRegex(UserError, "--input_file: no such file"):
-            self._run(f"{self.folder}/nothing.csv")
         with self.assertRaisesRegex(UserError, "no column 'body'.*'text'"):
             self._run(self.write("texts.csv", "text\ncat\n"))
         self.output = self.write("same.txt", "cat")
-        with self.assertRaisesRegex(UserError, "must differ from"):
-            self._run(f"{self.folder}/./same.txt")
         self.output = str(self.folder)
         with self.assertRaisesRegex(UserError, "Received a directory"):
             self._run(f"{self.folder}/same.txt")

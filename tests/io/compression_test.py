@@ -79,20 +79,17 @@ class TextLinesTest(tf.test.TestCase, parameterized.TestCase):
             path = self._write(name, stored)
             self.assertEqual(list(text_files.read_lines(path)), expected)
 
-    def test_line_not_in_utf8_is_named(self):
-        path = self._write("a.tsv", "één\nnaïef\n".encode("latin-1"))
-        with self.assertRaisesRegex(UserError, "a.tsv, line 1 is not UTF-8"):
-            list(text_files.read_lines(path))
-        path = self._write("a.tsv", b"good\nnot \xff good\n")
-        with self.assertRaisesRegex(UserError, "line 2 .* at byte 4"):
-            list(text_files.read_lines(path))
-
     @parameterized.parameters(
         (b"one\rtwo\r", "a.txt ends its lines with CR alone"),
         ("é\rtwo".encode(), "a.txt ends its lines with CR alone"),
         ("one\ntwo".encode("utf-16-le"), "line 1 .* as UTF-16 has"),
+        (gzip.compress(b"a"), "a.txt is compressed; rename it to end in .gz"),
+        (COMPRESS[".xz"](b"a"), "a.txt is compressed; rename it to .*xz"),
+        (b"PK\x03\x04", "an archive or a spreadsheet; .*save it as CSV"),
+        ("één\nnaïef\n".encode("latin-1"), "a.txt, line 1 is not UTF-8"),
+        (b"good\nnot \xff good\n", "line 2 .* at byte 4"),
     )
-    def test_rejects_utf16_and_cr_line_ends(self, contents, message):
+    def test_rejects_files_of_other_formats(self, contents, message):
         path = self._write("a.txt", contents)
         with self.assertRaisesRegex(UserError, message):
             list(text_files.read_lines(path))

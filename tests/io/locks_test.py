@@ -88,7 +88,7 @@ class OneWriterTest(LocksTestCase):
     def test_file_is_no_folder(self):
         with open(self.path, "w", encoding="utf-8"):
             pass
-        with self.assertRaisesRegex(UserError, "not a writable folder"):
+        with self.assertRaisesRegex(UserError, "could not be written"):
             with locks.one_writer(self.path, "--output_dir"):
                 self.fail("Entered.")
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+from unittest import mock
 
 import tensorflow as tf
 from absl.testing import parameterized
@@ -143,6 +144,12 @@ class _Flags:
         return {"records": "make them."}
 
 
+def _check(**flags):
+    fields = {x.name: x for x in dataclasses.fields(_Flags)}
+    read = {x: paths.read_flag(x, fields[x], y) for x, y in flags.items()}
+    paths.check_inputs(_Flags(**read))
+
+
 @dataclasses.dataclass(frozen=True)
 class _FlagsWithUnread(_Flags):
     def unread_inputs(self):
@@ -152,14 +159,19 @@ class _FlagsWithUnread(_Flags):
 class PathsTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.enter_context(contextlib.chdir(self.create_tempdir().full_path))
+        home = self.create_tempdir().full_path
+        self.enter_context(contextlib.chdir(home))
+        self.enter_context(mock.patch.dict(os.environ, HOME=home))
         for folder in ("empty", "texts", "model/sub", "prefix", "run/model"):
             os.makedirs(folder)
         for name in (
             "a.csv",
             ".hidden.csv",
             "texts/a.txt",
+            "texts/a_data.csv",
+            "texts/data.csv",
             "model/config.json",
+            "model/model.safetensors",
             "prefix/model.ckpt-3.index",
         ):
             open(name, "w").close()
@@ -179,14 +191,18 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         {"output_dir": "empty"},
         {"output_dir": "gs://a/b"},
         {"output_file": "a.csv"},
+        {"data": "~/a.csv", "records": "~/*.csv, ~/texts/a*", "model": "~/run"},
+        {"output_file": "~/b.csv", "folder": "~"},
     )
     def test_accepts_what_exists(self, **flags):
-        paths.check_inputs(_Flags(**flags))
+        _check(**flags)
 
     @parameterized.parameters(
         ({"data": "b.csv"}, "--input: no such file: 'b.csv'.*directory is /"),
         ({"data": "empty"}, "--input: no such file: 'empty'. It is a dir"),
         ({"data": "texts/aa.txt"}, "'texts/aa.txt'; did you mean 'a.txt'.$"),
+        ({"data": "texts/data.txt"}, "did you mean 'data.csv'"),
+        ({"data": "text"}, "no such file: 'text'. The current directory"),
         (
             {"records": "a.*,b*"},
             r"--records matches no file. Received: 'b\*' .*\); make them.",
@@ -202,6 +218,7 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         ({"model": "empty"}, "--model: .*'empty', a directory that holds noth"),
         ({"model": "texts"}, "--model: .*a directory that holds a.txt"),
         ({"model": "a.csv"}, "--model: .*'a.csv', a file that is no checkp"),
+        ({"model": "model/model.safetensors"}, "a file that is no checkpoint"),
         ({"model": "hf://bert"}, "Expected hf://owner/name, .*'hf://bert'"),
         ({"model": "kaggle://a/b/c"}, "Expected kaggle://owner/model/keras/v"),
         ({"model": "ftp://a.b/m"}, "--model: exp.*hf://, kag.*: 'ftp://a.b/m'"),
@@ -210,10 +227,14 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
         ({"output_dir": "a.csv"}, "_dir=a.csv cannot be .*not a dir"),
         ({"output_dir": "a.csv/x"}, "=a.csv/x cannot .*/a.csv is not a dir"),
         ({"output_file": "a.csv/x"}, "_file=a.csv/x cannot .*csv is not a dir"),
+        ({"output_file": "texts"}, "_file=texts cannot be written .it is a di"),
+        ({"output_file": "-"}, "--output_file must .* Received: '-'; name one"),
+        ({"output_dir": ""}, "--output_dir must .* Received: ''"),
+        ({"records": "*", "output_file": "./a.csv"}, "must differ from --rec"),
     )
     def test_absent_or_wrong_paths_are_refused(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
-            paths.check_inputs(_Flags(**flags))
+            _check(**flags)
 
     def test_unread_inputs_may_be_missing(self):
         paths.check_inputs(_FlagsWithUnread(data="b.csv"))
