@@ -7,12 +7,14 @@ from typing import Any
 
 import keras
 
+from bert_tf.api import default_training
 from bert_tf.api import models
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.huggingface.model import LABELLED
 from bert_tf.checkpoints.load import build_model
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
+from bert_tf.modeling.heads import require_names
 from bert_tf.tasks import registry
 from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
 from bert_tf.text.tokenizer import BertTokenizer
@@ -90,8 +92,11 @@ def load_model(
       ['label', 'probabilities', 'probability']
     """
     path = _as_path(path)
-    has_names = not isinstance(labels, str | int | None)
-    if has_names and len(labels) == 1 and kind in (None, *LABELLED):
+    default_training.check_counts(
+        num_labels=num_labels, max_seq_length=max_seq_length
+    )
+    labels = require_names(labels)
+    if labels and len(labels) == 1 and kind in (None, *LABELLED):
         raise UserError(
             "Expected at least two labels; a model that predicts a score has "
             f"num_labels=1 instead. Received: labels={list(labels)!r}."

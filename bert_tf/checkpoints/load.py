@@ -30,7 +30,6 @@ from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import layers as bert_layers
 from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
-from bert_tf.modeling.heads import require_names
 from bert_tf.modeling.task_models import BertForClassification
 from bert_tf.modeling.task_models import BertForEmbeddings
 from bert_tf.modeling.task_models import BertForMultipleChoice
@@ -303,7 +302,6 @@ def _choose_labels(
             None,
         )
 
-    require_names(labels)
     expected = num_labels if labels is None else len(labels)
     loaded, available = count(weights.shapes), count(stored.weights.shapes)
     if expected is None and available is None:

@@ -202,8 +202,7 @@ class _ConfiguredModel(layers.Configured, keras.Model):
 class BertModel(_ConfiguredModel):
     """The encoder: embeddings, encoder layers and pooler.
 
-    `named_variables` returns the variables by their names in the original's
-    checkpoints.
+    `named_variables` returns variables by their names in original checkpoints.
 
     Args:
       config: A `BertConfig`, or its dictionary.

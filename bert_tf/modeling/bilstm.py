@@ -25,9 +25,8 @@ class BiLSTM(layers.BasicLayer):
     """An LSTM from left to right and another from right to left.
 
     Both LSTMs skip padding: states do not change at padding, so the results do
-    not depend on the length of the padding. The states are float32; products
-    are computed in the compute dtype. Weights are initialized as in
-    `keras.layers.LSTM`.
+    not depend on the length of the padding. States are float32; products are in
+    the compute dtype. Weights are initialized as in `keras.layers.LSTM`.
 
     Args:
       units: U.

@@ -11,6 +11,7 @@ Shapes:
 """
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import APPROACHES
@@ -367,8 +368,7 @@ class LayerCombination(layers.BertLayer):
       <float>[B, S, H], or [B, S, 4H] if concatenated, in the compute dtype.
 
     Raises:
-      UserError: If the combination is unknown, or if the encoder has too few
-        layers for it.
+      UserError: If the combination is unknown or needs more encoder layers.
 
     Reference:
       Peters et al., 2018, https://arxiv.org/abs/1802.05365, equation 1.
@@ -430,24 +430,15 @@ class LayerCombination(layers.BertLayer):
         return super().get_config() | {"combination": self.combination}
 
 
-def require_names(labels: object) -> None:
-    """Raises `UserError` if labels are one text or a number."""
-    if isinstance(labels, str | int):
+def require_names(labels):
+    """Returns names as a tuple, or None; raises `UserError` for all else."""
+    if labels is None:
+        return None
+    is_list = np.ndim(labels) == 1
+    if not is_list or not all(isinstance(x, str) and x for x in labels):
         raise UserError(
-            "Expected labels=[...], a list of names. Received: "
-            f"labels={labels!r}."
+            "Expected labels=[...], a list of names that are not empty; for "
+            "numbers give list(map(str, labels)), for a mapping "
+            f"list(labels.values()). Received: labels={labels!r:.80}."
         )
-
-
-def check_labels(num_labels, labels):
-    """Raises `UserError` if labels are missing, or names repeat."""
-    if not num_labels or num_labels < 1:
-        raise UserError(
-            "A head needs at least one label: labels=[...], or num_labels. "
-            f"Received: num_labels={num_labels}, labels={labels}."
-        )
-    if labels is not None and len(set(labels)) != num_labels:
-        raise UserError(
-            f"Expected as many labels as num_labels={num_labels}, with "
-            f"different names. Received: {', '.join(map(str, labels))}."
-        )
+    return tuple(map(str, labels))

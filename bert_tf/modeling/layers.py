@@ -386,8 +386,7 @@ class ResidualOutput(BertLayer):
     Call arguments:
       inputs: <float>[..., H or I], rows of a layout.
       residual: <float>[..., H].
-      keys: <uint32>[B, 2] or [T, 3] from a layout's `draw_keys`, or None for no
-        dropout.
+      keys: <uint32>[B, 2] or [T, 3] from `draw_keys`, or None for no dropout.
 
     Returns:
       <float>[..., H] in the compute dtype.

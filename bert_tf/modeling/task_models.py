@@ -203,12 +203,25 @@ class _LabelModel(BertWithOutputHead):
 
     def __init__(self, config, num_labels=None, labels=None, **kwargs):
         super().__init__(config, **kwargs)
-        heads.require_names(labels)
-        self.labels = None if labels is None else tuple(labels)
-        if num_labels is None and self.labels is not None:
-            num_labels = len(self.labels)
-        heads.check_labels(num_labels, self.labels)
-        self.num_labels = num_labels
+        self._labels = labels = heads.require_names(labels)
+        if num_labels is None:
+            num_labels = len(labels or ())
+        self.num_labels = int(num_labels)
+        if self.num_labels < 1:
+            raise UserError(
+                "A head needs at least one label: labels=[...], or num_labels. "
+                f"Received: num_labels={num_labels}, labels={labels}."
+            )
+        if labels is not None and len(set(labels)) != self.num_labels:
+            raise UserError(
+                f"Expected as many labels as num_labels={num_labels}, with "
+                f"different names. Received: {', '.join(labels)}."
+            )
+
+    @property
+    def labels(self):
+        """The names of the labels in the order of the logits, or None."""
+        return self._labels
 
     def call(self, inputs, training=False, dropout_seeds=None):
         encoded, seeds = self.encode(inputs, training, dropout_seeds)
@@ -314,9 +327,8 @@ class BertForTagging(_LabelModel):
       num_labels: Number of labels; not needed if `labels` are given.
       labels: The labels in the order of the logits, or None.
       head_dropout_prob: Probability of dropping an element of the head's input.
-      approach: "fine_tuning", or "feature_based" for two BiLSTMs on top of an
-        encoder that is not trained. "feature_based" sets `return_all_layers`
-        and `return_embeddings`.
+      approach: "fine_tuning", or "feature_based" for two BiLSTMs on top of a
+        frozen encoder, with `return_all_layers` and `return_embeddings`.
       layer_combination: For "feature_based" only: the input of the BiLSTMs,
         one of `bert_tf.config.LAYER_COMBINATIONS`; by default the best of
         Table 7, "concat_last_four_hidden".

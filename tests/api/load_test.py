@@ -152,7 +152,9 @@ class LoadModelTest(_ModelTest):
         (ids,) = tokenizer.tokenize(["[MASK]"]).to_list()
         self.assertEqual(ids, [tokenizer.vocabulary.mask_id])
 
-    @parameterized.parameters("https://there/bert", "kaggle://keras/bert")
+    @parameterized.parameters(
+        "https://there/bert", "kaggle://keras/bert", 3, None, b"model", True
+    )
     def test_malformed_names_are_refused(self, name):
         for load in (bert_tf.load_model, bert_tf.load_tokenizer):
             with self.assertRaisesRegex(UserError, "^Expected .*Received"):
@@ -199,6 +201,8 @@ class OtherKindTest(_ModelTest):
             )
             self.assertEqual(model.labels, labels)
             self.assertEqual(model.num_labels, count)
+            with self.assertRaisesRegex(AttributeError, "no setter"):
+                model.labels = _LABELS
             values = _values(model)
             self.assertEqual(values["output_weights"].shape, (count, 16))
             expected = {n: stored.weights[n] for n in stored.weights}
@@ -246,16 +250,15 @@ class OtherKindTest(_ModelTest):
                 stored_models.build(kind), **arguments
             )
 
-    @parameterized.parameters(3, None, b"model", True)
-    def test_a_path_is_a_text(self, path):
-        for load in (bert_tf.load_model, bert_tf.load_tokenizer):
-            with self.assertRaisesRegex(UserError, f"as a text.*: {path!r}"):
-                load(path)
-
-    @parameterized.parameters("classification", "tagging")
-    def test_one_label_has_no_other(self, kind):
-        with self.assertRaisesRegex(UserError, r"two labels.*labels=\['a'\]"):
-            bert_tf.load_model("/no/model", kind, labels=["a"])
+    @parameterized.parameters(
+        ({"labels": ["a"]}, r"two labels.*labels=\['a'\]"),
+        ({"num_labels": "2"}, "whole number.*num_labels='2'"),
+        ({"num_labels": 0}, "whole number.*num_labels=0"),
+        ({"max_seq_length": "8"}, "max_seq_length='8'"),
+    )
+    def test_wrong_arguments_are_refused(self, arguments, message):
+        with self.assertRaisesRegex(UserError, message):
+            bert_tf.load_model("/no/model", "tagging", **arguments)
 
 
 class PublicApiTest(tf.test.TestCase):
