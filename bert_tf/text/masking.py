@@ -40,8 +40,7 @@ class DynamicMasking:
         linearly; None for a constant share.
       num_examples: Number of examples until `final_masked_lm_prob` is reached.
       mask_rate: Share of the chosen tokens replaced by [MASK].
-      same_rate: Share of the chosen tokens that do not change; random tokens
-        replace the rest.
+      same_rate: Share of chosen tokens that stay; random ones replace the rest.
       continuations: To mask whole words, a bool for each id that is true if the
         token continues a word ("##..."). If None, single tokens are masked.
     """

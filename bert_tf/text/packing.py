@@ -117,24 +117,23 @@ def pack(
       >>> packed["segment_ids"].numpy().tolist()
       [[0, 0, 0, 0, 1, 1, 1, 1, 1, 0]]
     """
-    return pack_to_bucket(tokens_a, tokens_b, [max_seq_length], vocabulary)
+    tokens = [tokens_a] if tokens_b is None else [tokens_a, tokens_b]
+    return pack_to_bucket(tokens, [max_seq_length], vocabulary)
 
 
 def pack_to_bucket(
-    tokens_a: tf.RaggedTensor,
-    tokens_b: tf.RaggedTensor | None,
+    tokens: Sequence[tf.RaggedTensor],
     buckets: Sequence[int],
     vocabulary: Vocabulary,
 ) -> dict[str, tf.Tensor]:
     """Packs segments like `pack`, padded to the shortest bucket that fits.
 
-    `buckets` are the allowed row lengths, ascending; longer rows are truncated
-    to the last one.
+    `tokens` are those of A, or of A and B. `buckets` are the allowed row
+    lengths, ascending; longer rows are truncated to the last one.
 
     Raises:
       UserError: If the last bucket leaves no room for a token.
     """
-    tokens = [tokens_a] if tokens_b is None else [tokens_a, tokens_b]
     segments, num_tokens = find_segments(tokens)
     layout = lay_out(segments, num_tokens, buckets)
     ids = tf.concat([one.flat_values for one in tokens], 0)

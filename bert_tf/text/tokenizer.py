@@ -6,6 +6,7 @@ rules of the original. No lookup table or asset is needed. WordPiece takes the
 longest token that fits, so "unaffable" becomes un, ##aff, ##able.
 """
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -164,15 +165,18 @@ class BertTokenizer(tf.Module):
           as from `packing.pack`. The length is that of the longest row, rounded
           up to a multiple of 8, and at most `max_seq_length`.
         """
-        if isinstance(texts, str):
-            raise UserError(
-                f"Expected a list of texts. Received: {texts[:40]!r}."
-            )
         if isinstance(text_pairs, list | tuple):
             text_pairs = [text or "" for text in text_pairs]
+        parts = [texts] if text_pairs is None else [texts, text_pairs]
+        tokens = list(map(self.tokenize, parts))
+        shape = tokens[0].shape
+        if shape.rank != 2 or not shape.is_compatible_with(tokens[-1].shape):
+            raise UserError(
+                "Expected a list of texts, and as many second texts or None. "
+                f"Received: {texts!r:.40} and {text_pairs!r:.40}."
+            )
         return packing.pack_to_bucket(
-            self.tokenize(texts),
-            None if text_pairs is None else self.tokenize(text_pairs),
+            tokens,
             (*range(8, max_seq_length, 8), max_seq_length),
             self.vocabulary,
         )
@@ -472,14 +476,15 @@ def _to_vector(
     text: tf.Tensor | Sequence[str] | str,
 ) -> tuple[tf.Tensor, bool]:
     """Returns <string>[n] and true if the text was one string."""
-    text = tf.convert_to_tensor(text, tf.string)
-    if text.shape.rank not in (0, 1):
-        raise ValueError(
-            "`text` must be one string or a vector of strings. Received: shape "
-            f"{text.shape}."
-        )
-    is_scalar = text.shape.rank == 0
-    return (text[tf.newaxis] if is_scalar else text), is_scalar
+    with contextlib.suppress(TypeError, ValueError):
+        vector = tf.convert_to_tensor(text, tf.string)
+        is_scalar = vector.shape.rank == 0
+        if is_scalar or vector.shape.rank == 1:
+            return (vector[tf.newaxis] if is_scalar else vector), is_scalar
+    raise UserError(
+        "`text` must be one string or a vector of strings. Received: "
+        f"{text!r:.80}."
+    )
 
 
 def _build_wordpiece(
@@ -488,8 +493,7 @@ def _build_wordpiece(
     normalization: str,
     max_input_chars_per_word: int,
 ) -> tf_text.FastWordpieceTokenizer:
-    # A character has at most 4 bytes, so a word of more bytes than this limit
-    # has too many characters.
+    # As a character has at most 4 bytes, longer words have too many characters.
     max_bytes_per_word = max_input_chars_per_word * _MAX_BYTES_PER_CHAR
     if normalization == ASCII_LOWER:
         max_bytes_per_word = _MAX_BYTES_PER_WORD_ON_DEVICE

@@ -1,7 +1,6 @@
 """The vocabulary: one token per line; the line number is the id.
 
-Only writing files and reading remote files imports TensorFlow, so worker
-processes start at once.
+Only writing, or reading remote files, imports TensorFlow: workers start fast.
 """
 
 import functools

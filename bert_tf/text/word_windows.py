@@ -1,8 +1,7 @@
 """Cuts the words of texts into windows.
 
 Each window begins with a whole word, and each word is tagged in the window
-where it has the most context. Featurizing calls `cut` eagerly; exported models
-call it in the graph.
+where it has the most context. `cut` runs eagerly, or in exported graphs.
 
 Shapes:
   B: number of texts.

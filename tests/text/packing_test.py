@@ -109,6 +109,7 @@ class PackToBucketTest(tf.test.TestCase, parameterized.TestCase):
         tokens_a = _random_rows(rng, 60, longest)
         tokens_b = _random_rows(rng, 60, 20) if with_pairs else None
         whole = packing.pack(tokens_a, tokens_b, _BUCKETS[-1], vocabulary)
+        tokens = [tokens_a, tokens_b][: 1 + with_pairs]
         lengths = whole["input_mask"].numpy().sum(-1)
         # All rows, all rows of one length, and no rows.
         for chosen in (
@@ -117,8 +118,7 @@ class PackToBucketTest(tf.test.TestCase, parameterized.TestCase):
             np.zeros([0], np.int64),
         ):
             packed = packing.pack_to_bucket(
-                tf.gather(tokens_a, chosen),
-                tf.gather(tokens_b, chosen) if with_pairs else None,
+                [tf.gather(x, chosen) for x in tokens],
                 _BUCKETS,
                 vocabulary,
             )

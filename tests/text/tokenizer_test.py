@@ -343,8 +343,9 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(starts.dtype, tf.int32)
         empty = tokenizer.tokenize_with_offsets(tf.constant([], tf.string))
         self.assertEqual([part.to_list() for part in empty], [[]] * 3)
-        with self.assertRaisesRegex(ValueError, "one string or a vector"):
-            tokenizer.tokenize([["a"]])
+        for text in ([["a"]], 5, [None]):
+            with self.assertRaisesRegex(ValueError, "one string or a vector"):
+                tokenizer.tokenize(text)
 
     def test_special_tokens_alone_are_no_vocabulary(self):
         vocabulary = Vocabulary(["[UNK]", "[CLS]", "[SEP]"], "vocab.txt")

@@ -183,9 +183,8 @@ class ServingHead:
           strings: A tensor for each name in the attribute `inputs`.
         """
         tokens = [self.tokenizer.tokenize(strings[x]) for x in self.inputs]
-        first, second = (*tokens, None)[:2]
         return packing.pack_to_bucket(
-            first, second, self.buckets, self.tokenizer.vocabulary
+            tokens, self.buckets, self.tokenizer.vocabulary
         )
 
     def tokenize_with_offsets(

@@ -81,7 +81,7 @@ class FillMask(ServingHead):
         tokens = fill_mask.tokenize(self.tokenizer, strings["text"])
         return self.ids_rows(
             packing.pack_to_bucket(
-                tokens, None, self.buckets, self.tokenizer.vocabulary
+                [tokens], self.buckets, self.tokenizer.vocabulary
             )
         )
 

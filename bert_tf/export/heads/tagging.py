@@ -128,7 +128,7 @@ class Tagging(ServingHead):
 
     def _pack(self, tokens: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         return packing.pack_to_bucket(
-            tokens, None, self.buckets, self.tokenizer.vocabulary
+            [tokens], self.buckets, self.tokenizer.vocabulary
         )
 
     def answer(
