@@ -6,7 +6,6 @@ outputs. These methods apply a single loss, metric or label to every output of
 the head, and ignore the encoder's outputs.
 """
 
-import contextlib
 import functools
 import types
 import warnings
@@ -189,6 +188,7 @@ class TextMethods(save.FileMethods):
         if self.optimizer is not None and self.built and has_slots:
             self.optimizer.build(self.trainable_variables)
 
+    @raw_rows.restores_task
     def fit(
         self,
         x=None,
@@ -317,21 +317,20 @@ class TextMethods(save.FileMethods):
                 )
         if isinstance(x, tf.data.Dataset | types.GeneratorType):
             shuffle = False  # Else Keras warns that it cannot shuffle streams.
-        with self._explaining():
-            history = super().fit(
-                x,
-                y,
-                batch_size,
-                epochs,
-                verbose,
-                callbacks,
-                validation_split,
-                validation_data,
-                shuffle,
-                class_weight,
-                sample_weight,
-                **kwargs,
-            )
+        history = super().fit(
+            x,
+            y,
+            batch_size,
+            epochs,
+            verbose,
+            callbacks,
+            validation_split,
+            validation_data,
+            shuffle,
+            class_weight,
+            sample_weight,
+            **kwargs,
+        )
         if calibrate:
             self.preprocessor.calibrate(self.predict_on_batch, validation_data)
         return history
@@ -371,6 +370,7 @@ class TextMethods(save.FileMethods):
         """Scores a batch; texts without labels get equal masks in each call."""
         return super().test_step(self._with_masks(data, None))
 
+    @raw_rows.restores_task
     def evaluate(
         self,
         x=None,
@@ -396,22 +396,9 @@ class TextMethods(save.FileMethods):
             batch_size,
             raw_rows.pop_columns("evaluate", kwargs),
         )
-        with self._explaining():
-            return super().evaluate(
-                x, y, batch_size, verbose, sample_weight, **kwargs
-            )
-
-    @contextlib.contextmanager
-    def _explaining(self):
-        """Replaces TensorFlow's error by the `UserError` that names the row."""
-        try:
-            yield
-        except tf.errors.OpError:
-            error = getattr(self.preprocessor, "row_error", None)
-            if error is None:
-                raise
-            self.preprocessor.row_error = None
-            raise error from None
+        return super().evaluate(
+            x, y, batch_size, verbose, sample_weight, **kwargs
+        )
 
     def _split_table(self, x, y, columns):
         """Splits a table into texts and labels; records the kind of loss."""
@@ -436,6 +423,7 @@ class TextMethods(save.FileMethods):
             self._compile_with_defaults(None)
         return data
 
+    @raw_rows.restores_task
     def predict(
         self,
         x,
@@ -477,8 +465,7 @@ class TextMethods(save.FileMethods):
         if isinstance(x, tf.data.Dataset) or not (
             isinstance(x, list | set | None) or is_text(x)
         ):
-            with self._explaining():
-                return super().predict(x, batch_size, verbose, steps, callbacks)
+            return super().predict(x, batch_size, verbose, steps, callbacks)
         if self.preprocessor is not None and self.preprocessor.draws_masks:
             texts, pairs = raw_rows.to_texts(raw_rows.to_rows(x))
             if pairs:

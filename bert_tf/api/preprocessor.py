@@ -122,7 +122,7 @@ class Preprocessor:
                     f"{self._longest}, the tokens that the model can read. "
                     f"Received: {max_seq_length}."
                 )
-            self.task_values["max_seq_length"] = max_seq_length
+            self.task_values["max_seq_length"] = int(max_seq_length)
         self.has_one_hot_loss = False
         self.embedding_values = {"kind": "embeddings"}
         self.keeps_vectors = False
@@ -241,6 +241,7 @@ class Preprocessor:
         is_text = self.task_values["kind"] == "classification"
         return self.has_one_hot_loss and is_text and not self.is_multi_label
 
+    @raw_rows.restores_task
     def __call__(
         self,
         x: Any,
@@ -272,6 +273,7 @@ class Preprocessor:
         Raises:
           UserError: If rows or labels do not fit, or there is no vocabulary.
         """
+        x, _ = raw_rows.split_table(x, (), self, {})
         rows = raw_rows.to_rows(x)
         if not self.has_task:
             if y is not None:
@@ -310,8 +312,8 @@ class Preprocessor:
     def adapt_to_labels(self, labels: Sequence[Any]) -> None:
         """Makes the task multi-label if the labels of rows are lists.
 
-        If every row's list is one-hot, the task becomes single-label. Nothing
-        changes if task.json has a problem type or the loss uses one-hot labels.
+        If each list is one-hot or has one name, the task becomes single-label.
+        Nothing changes with a problem type in task.json or a one-hot loss.
         """
         if not self.has_open_problem or self.has_one_hot_loss:
             return
@@ -321,18 +323,17 @@ class Preprocessor:
         count = self._num_labels
         if has_lists and count != 1:
             problem = "multi_label"
-            is_class = (label_values.is_one_hot(x, count) for x in labels)
+            is_class = (
+                np.shape(x) == (1,) or label_values.is_one_hot(x, count)
+                for x in labels
+            )
             if not self.keeps_vectors and all(is_class):
                 problem = "single_label"
                 logging.warning(
-                    "The labels are classes, as each row has a single 1; load "
-                    'the model with problem_type="multi_label" for several.'
+                    "The labels are classes, as each row has a single 1 or "
+                    'name; load the model with problem_type="multi_label" for '
+                    "several."
                 )
-            for number, label in enumerate(labels):
-                with raw_rows.naming_row(
-                    number
-                ):  # A wrong label raises before the task changes.
-                    label_values.parse_label(label, self.task.labels, problem)
             self.change_task(
                 problem_type=problem, metrics=list(METRICS_OF_PROBLEM[problem])
             )

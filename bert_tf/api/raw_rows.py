@@ -5,8 +5,10 @@ a pair of texts, a list of words, or a dictionary: see `Task.example_from_row`.
 """
 
 import contextlib
+import functools
 import inspect
 import itertools
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -22,9 +24,8 @@ from bert_tf.errors import did_you_mean
 from bert_tf.features import MASKED_LM_POSITIONS
 from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks.classification.examples import choose_columns
+from bert_tf.tasks.classification.examples import parse_row
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.tasks.embeddings.examples import TEXT_COLUMNS
-from bert_tf.tasks.embeddings.task import EmbeddingsTask
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.squad.task import SquadTask
@@ -35,6 +36,11 @@ from bert_tf.text.tokenizer import BertTokenizer
 # Arguments of `fit` that name the columns of a table.
 COLUMNS = ("text_column", "text_pair_column", "label_column")
 _USUAL_LABELS = ("label", "labels", "tags", "ner_tags", "answers")
+# Columns of texts without a task; usual columns of tasks with other rows.
+_TEXT_CHOICES = (("text", "text_pair"), ("text",))
+_USUAL_TEXTS = (
+    "text sentence words tokens question context choices anchor positive"
+).split()
 # How many elements `first_labels` reads to see if rows have several labels.
 _ELEMENTS_TO_JUDGE = 1000
 _SQUAD_LABELS = ("start_positions", "end_positions")
@@ -47,9 +53,9 @@ def to_rows(x: Any) -> list[Any]:
       x: One text; a list of rows, which are not checked; or, for pairs, a tuple
         of two sequences of texts, or an array [N, 2]. Or texts in an array,
         string tensor, pandas Series or `datasets.Dataset` column; or a pandas
-        DataFrame with one column for texts or two for pairs. Or a DataFrame
-        with more columns, a `datasets.Dataset` or a dictionary of columns; then
-        each row is returned as a dictionary with the columns' names as keys.
+        DataFrame with one column for texts or two for pairs. Or a dictionary of
+        columns, as `split_table` returns for other tables; then each row is
+        returned as a dictionary with the columns' names as keys.
 
     Raises:
       UserError: If `x` has another type, or the columns' lengths differ.
@@ -58,8 +64,6 @@ def to_rows(x: Any) -> list[Any]:
         return [x]
     if isinstance(x, list):
         return [decode(row) for row in x]
-    if hasattr(x, "column_names") and not isinstance(x, Mapping):
-        x = columns_of(x)
     if isinstance(x, Mapping):
         columns = [to_list(column) for column in x.values()]
         return [
@@ -68,13 +72,9 @@ def to_rows(x: Any) -> list[Any]:
     if isinstance(x, tuple):
         if len(x) == 2 and not any(isinstance(one, str | bytes) for one in x):
             return _transpose([to_list(one) for one in x], x)
-    elif hasattr(x, "columns"):
-        if len(x.columns) > 2:
-            return to_rows({name: x[name] for name in x.columns})
-        return to_list(x.to_numpy())
-    elif isinstance(x, Sequence) or hasattr(x, "shape"):
-        return to_list(x)
-    elif hasattr(x, "to_numpy"):
+    elif (
+        isinstance(x, Sequence) or hasattr(x, "shape") or hasattr(x, "to_numpy")
+    ):
         return to_list(x)
     raise UserError(
         "Expected raw rows in a list, [row, row, ...], as two lists in a tuple "
@@ -108,7 +108,8 @@ def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
     for name in arguments:
         # Accept arguments that begin with "_": Keras itself passes them.
         if name not in known and not name.startswith("_"):
-            hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer."
+            hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer"
+            hint = hint * (method == "fit") + "."
             raise UserError(
                 f"{method}() has no argument {name!r}"
                 f"{did_you_mean(name, known, '{}=', hint)}"
@@ -142,18 +143,19 @@ def split_table(
                 f"Received: {', '.join(table) or type(x).__name__}"
                 f"{did_you_mean(name, table, '{!r}')}"
             )
-    task = preprocessor.task if preprocessor.has_task else None
+    has_task = getattr(preprocessor, "has_task", False)
+    task = preprocessor.task if has_task else None
     own = getattr(getattr(task, "columns", None), "labels", ())[:1]
     labels = (names.get("label_column"), *own, *_USUAL_LABELS)
     label = next((name for name in labels if name in table), None)
     texts = [names[one] for one in COLUMNS[:2] if one in names]
     reads_texts = isinstance(task, ClassificationTask | None)
-    is_vector = isinstance(task, EmbeddingsTask)
-    # If a DataFrame has 1 or 2 columns and no labels, all columns are texts.
+    choices = getattr(task, "text_choices", _TEXT_CHOICES)
+    known = itertools.chain(*choices) if reads_texts else _USUAL_TEXTS
+    # 1 or 2 columns of a DataFrame are texts, unless one has a known name.
     is_plain = len(table) < 3 and not label and hasattr(x, "columns")
-    is_plain &= not (is_vector and {*TEXT_COLUMNS} & {*table})
+    is_plain &= not {*known} & {*table}
     if not texts and reads_texts and not is_plain:
-        choices = getattr(task, "text_choices", [("text",)])
         texts = choose_columns(table, choices)
     if y is None and label and task is not None:
         y = _named_labels(x, to_list(table[label]), label, task)
@@ -180,8 +182,8 @@ def is_text(x: Any) -> bool:
     """Returns True if `x` (rows, columns or tensors) contains a text."""
     if isinstance(x, tf.data.Dataset):
         x, _, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
-        specs = [s for s in tf.nest.flatten(x) if hasattr(s, "dtype")]
-        return any(spec.dtype == tf.string for spec in specs)
+        dtypes = [getattr(x, "dtype", None) for x in tf.nest.flatten(x)]
+        return tf.string in dtypes
     for leaf in tf.nest.flatten(x):
         dtype = getattr(leaf, "dtype", None)
         kind = getattr(dtype, "kind", None)
@@ -221,6 +223,30 @@ def naming_row(number: int) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(f"Row {number} of the list: {error}") from None
+
+
+def restores_task(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a method restore the task if it refuses data.
+
+    An error of TensorFlow is replaced by the `UserError` that names the row.
+    """
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        reader = getattr(self, "preprocessor", self)
+        values = reader and dict(reader.task_values)
+        try:
+            return method(self, *args, **kwargs)
+        except (UserError, tf.errors.OpError) as error:
+            cause = getattr(reader, "row_error", None) or error
+            if reader and isinstance(cause, UserError):
+                reader.row_error = None
+                if reader.task_values != values:
+                    reader.task_values = values
+                    reader.change_task()
+            raise cause from None
+
+    return run
 
 
 def check_features(x: Any) -> None:
@@ -277,8 +303,6 @@ def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
     columns = [to_list(x) for x in y] if _has_parts(y) else []
     if columns:
         labels = _transpose(columns, y)
-    elif hasattr(y, "columns"):
-        labels = to_list(y.to_numpy())
     else:
         labels = to_list(y)
     if count is not None and len(labels) != count:
@@ -299,19 +323,11 @@ def to_texts(rows: Sequence[Any]) -> tuple[list[str], list[str | None] | None]:
     """
     texts, pairs = [], []
     for number, row in enumerate(rows):
-        parts = (row,) if isinstance(row, str) else row
-        if (
-            not isinstance(parts, list | tuple)
-            or len(parts) not in (1, 2)
-            or not all(isinstance(text, str) for text in parts)
-        ):
-            raise UserError(
-                f"Row {number} of the list: expected a text or a pair of "
-                f"texts. Received: {row!r:.80}."
-            )
-        texts.append(parts[0])
-        pairs.append(parts[1] if len(parts) == 2 else None)
-    return texts, pairs if any(pair is not None for pair in pairs) else None
+        with naming_row(number):
+            example = parse_row(row, _TEXT_CHOICES, may_be_empty=True)
+        texts.append(example.text_a)
+        pairs.append(example.text_b)
+    return texts, pairs if {*pairs} - {None} else None
 
 
 def _has_parts(y: Any) -> bool:
@@ -327,8 +343,7 @@ def _has_parts(y: Any) -> bool:
 
 
 def _transpose(columns: list[list[Any]], x: Any) -> list[tuple[Any, ...]]:
-    lengths = sorted({len(column) for column in columns})
-    if len(lengths) > 1:
+    if len({len(column) for column in columns}) > 1:
         raise UserError(
             "Expected columns of equal length. Received: lengths "
             f"{', '.join(str(len(column)) for column in columns)} in a "
@@ -384,8 +399,7 @@ def convert_dataset(
     def generate() -> Iterator[Any]:
         for element in batches:
             x, y, weight = keras.utils.unpack_x_y_sample_weight(element)
-            has_names = task is None and isinstance(x, Mapping)
-            rows = _rows(tuple(x.values()) if has_names else x)
+            rows = _rows(x)
             labels = None if y is None else _labels(y, rows, task)
             weights = None if weight is None else weight.numpy()
             try:
@@ -556,8 +570,8 @@ def preprocess(
                 "A tokenizer knows no labels: give the model in its place. "
                 "Received: labels or weights."
             )
-        texts = to_texts(to_rows(x))
-        features = model_or_tokenizer(*texts)
+        x, _ = split_table(x, None, model_or_tokenizer, {})
+        features = model_or_tokenizer(*to_texts(to_rows(x)))
         return {name: value.numpy() for name, value in features.items()}
     preprocessor = getattr(model_or_tokenizer, "preprocessor", None)
     if preprocessor is None:

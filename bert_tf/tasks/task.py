@@ -188,8 +188,7 @@ class Task(TaskFiles):
         `batch` may have no labels.
 
         Returns:
-          <float32>[B, ...], in the shape of the logits without their last
-          axis.
+          <float32>[B, ...], in the logits' shape without their last axis.
         """
         return tf.ones(tf.shape(batch["input_ids"])[:1])
 

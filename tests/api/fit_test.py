@@ -128,19 +128,14 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             "Received: validation_split, class_weight, for",
         ),
         (["cat"], None, {}, "Expected labels: "),
+        (["cat"], ["bad"], {}, "Received: another model, for", "tagging"),
     )
-    def test_few_labels_are_checked(self, x, y, options, message):
+    def test_few_labels_are_checked(
+        self, x, y, options, message, kind="classification"
+    ):
+        model = self.new(kind, labels=["bad", "good"])
         with self.assertRaisesRegex(UserError, message):
-            self.new().fit(x, y, few_shot=True, verbose=0, **options)
-
-    @parameterized.parameters(
-        ({"few_shot": True}, "Received: another model, for"),
-        ({"class_weight": {"a": 3.0}}, "give sample_weight"),
-    )
-    def test_tagging_refuses_arguments_for_classes(self, options, message):
-        model = self.new("tagging", labels=["a", "b"])
-        with self.assertRaisesRegex(UserError, message):
-            model.fit([["cat"]], [["a"]], verbose=0, **options)
+            model.fit(x, y, few_shot=True, verbose=0, **options)
 
 
 class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
@@ -619,15 +614,14 @@ class FitMaskedLMTest(MaskedLMTestCase):
         self.assertAllClose(*results, rtol=1e-4)
 
     def test_labels_are_refused(self):
-        model = self.new()
-        with self.assertRaisesRegex(UserError, "without labels.*'masked_lm'"):
-            model.fit(_TEXTS, [0] * 5)
-        with self.assertRaisesRegex(UserError, "beside sample_weight"):
-            model.evaluate(_TEXTS, sample_weight=[1.0] * 5)
-        with self.assertRaisesRegex(UserError, "head of a task"):
-            model.fit(_TEXTS, class_weight={0: 1.0})
-        with self.assertRaisesRegex(UserError, "head of a task.*'encoder'"):
-            self.new("encoder").fit(_TEXTS)
+        for kind, arguments, message in (
+            ("masked_lm", {"y": [0] * 5}, "without labels.*'masked_lm'"),
+            ("masked_lm", {"sample_weight": [1.0] * 5}, "beside sample_weight"),
+            ("masked_lm", {"class_weight": {0: 1.0}}, "head of a task"),
+            ("encoder", {}, "head of a task.*'encoder'"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self.new(kind).fit(_TEXTS, **arguments)
 
 
 class CompileTest(MaskedLMTestCase):

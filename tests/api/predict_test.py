@@ -85,7 +85,12 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             _QUESTIONS,
             [{"answers": [], **question} for question in _QUESTIONS],
         ),
-        (_TAGGING, _SENTENCES, [{"text": sentence} for sentence in _SENTENCES]),
+        (
+            _TAGGING,
+            _SENTENCES,
+            [{"text": sentence} for sentence in _SENTENCES],
+            pd.DataFrame({"id": _SENTENCES, "text": _SENTENCES}),
+        ),
         (_CHOICES, _CHOICE_ROWS, [{**row, "label": 1} for row in _CHOICE_ROWS]),
     )
     def test_all_forms_of_a_row_are_equal(self, task, rows, *others):
@@ -269,7 +274,10 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             pd.Series(fit_case.TEXTS),
             pd.Series(fit_case.LABELS, dtype="category"),
         ),
-        (pd.DataFrame({"x": fit_case.TEXTS}), np.float32(fit_case.IDS)),
+        (
+            pd.DataFrame({"id": fit_case.LABELS, "text": fit_case.TEXTS}),
+            np.float32(fit_case.IDS),
+        ),
         (tf.constant(fit_case.TEXTS), tf.constant(fit_case.LABELS)),
     )
     def test_labels_of_any_container_become_ids(self, x, y):
@@ -302,6 +310,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         (np.eye(2)[fit_case.IDS],),
         (keras.utils.to_categorical(fit_case.IDS).tolist(),),
         (pd.get_dummies(fit_case.LABELS),),
+        ([[x] for x in fit_case.IDS],),
     )
     def test_one_hot_rows_are_classes(self, y):
         model = self.new()
@@ -338,10 +347,12 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         _, labels = model.preprocessor(["cat", "mat"], [[0, 1], [1, 0]])
         self.assertAllEqual(labels, [[0, 1], [1, 0]])
         self.assertIn("labels", model.predict("cat", verbose=0)[0])
-        with self.assertRaisesRegex(UserError, "did you mean multi_label"):
-            self.new(problem_type="multilabel")
-        with self.assertRaisesRegex(UserError, "for kind='tagging'"):
-            self.new("tagging", labels=["O", "X"], problem_type="multi_label")
+        for kind, name, message in (
+            ("classification", "multilabel", "did you mean multi_label"),
+            ("tagging", "multi_label", "for kind='tagging'"),
+        ):
+            with self.assertRaisesRegex(UserError, message):
+                self.new(kind, labels=["O", "X"], problem_type=name)
 
     def test_balanced_class_weights_invert_label_counts(self):
         model = self.new()
@@ -432,7 +443,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         ("classification", ["cat", "dog"], ["bad", "fine"], "Row 1.*'fine'"),
         ("classification", ["cat", "dog"], [0, 2], "Row 1.*from 0 to 1.*2"),
         ("classification", ["cat", "dog"], [0], "x has 2 rows, and y has 1; "),
-        ("classification", ["cat", None], [0, 1], "Row 1.*None"),
+        ("classification", ["cat", None], [["bad"], []], "Row 1.*None"),
         ("classification", ["cat", "dog"], None, "Expected labels"),
         ("classification", [], [], "at least one row.*: none"),
         ("classification", ["cat"], np.eye(3)[:1], "Row 0.*2 labels.* 3 of th"),
@@ -463,17 +474,15 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(model.preprocessor.task_values, values)
 
     def test_unknown_arguments_are_refused(self):
-        for name, hint in (
-            ("text_col", "did you mean text_column=?"),
-            ("learning_rate", r"build_optimizer\("),
+        for method, name, hint in (
+            ("fit", "text_col", "; did you mean text_column=?"),
+            ("fit", "learning_rate", r"; .*build_optimizer\("),
+            ("evaluate", "epochs", r"\.$"),
+            ("predict", "top_k", r"\.$"),
         ):
-            message = rf"fit\(\) has no argument '{name}'; .*{hint}"
+            message = rf"{method}\(\) has no argument '{name}'{hint}"
             with self.assertRaisesRegex(UserError, message):
-                self.new().fit(["cat"], [0], **{name: 1})
-        with self.assertRaisesRegex(UserError, r"evaluate\(\) has no argume"):
-            self.new().evaluate(["cat"], [0], epochs=1)
-        with self.assertRaisesRegex(UserError, r"predict\(\) has no argumen"):
-            self.new().predict(["cat"], top_k=1)
+                getattr(self.new(), method)(["cat"], **{name: 1})
 
     def test_columns_of_polars_may_be_texts(self):
         for values, expected in ((["a"], True), ([1.0], False)):
@@ -641,11 +650,11 @@ class PreprocessTest(tf.test.TestCase):
     def test_wrong_arguments_are_refused(self):
         with self.assertRaisesRegex(UserError, "knows no labels"):
             bert_tf.preprocess(self.tokenizer, _TEXTS, [0, 1])
-        own = bert_tf.BertModel(tiny_model.ONE_LAYER)
-        with self.assertRaisesRegex(UserError, "Received: BertModel"):
-            bert_tf.preprocess(own, _TEXTS)
-        with self.assertRaisesRegex(UserError, "list of texts.*'the cat"):
-            self.tokenizer(_TEXTS[0])
+        with self.assertRaisesRegex(UserError, "Received: NoneType"):
+            bert_tf.preprocess(None, _TEXTS)
+        for texts in (_TEXTS[0],), (_TEXTS, "cat"), (["the"], _TEXTS):
+            with self.assertRaisesRegex(UserError, "list of texts.*'the"):
+                self.tokenizer(*texts)
 
 
 _TAGS = [["O", "X", "O", "X"], ["O"]]

@@ -496,6 +496,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     def add_label(self, example: InputExample, label: Any) -> InputExample:
         classification_examples.require_text(example)
+        if self.problem_type != "multi_label" and np.shape(label) == (1,):
+            (label,) = label
         label = label_values.parse_label(label, self.labels, self.problem_type)
         return dataclasses.replace(example, label=label)
 
