@@ -115,8 +115,8 @@ class RejectionTest(tf.test.TestCase):
             found = confidence.fit_rejection(stated, is_right, 0.95)
         self.assertAllClose(found, 0.5)
         self.assertIn(
-            "0.95, which takes 20 answers, on the 10 texts to judge by: the best "
-            "reaches 0.8, for 100.0%",
+            "0.95, which takes 20 answers, on the 10 texts to judge by: the "
+            "best reaches 0.8, for 100.0%",
             logs.output[0],
         )
 
