@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from bert_tf import recipes
 from bert_tf.errors import UserError
-from bert_tf.io import text_files
 
 _RECIPES = os.path.dirname(recipes.__file__)
 _NAMES = ("--flagfile", "-flagfile")
@@ -47,7 +46,14 @@ def _expand(words: Sequence[str], including: tuple[str, ...]) -> Iterator[str]:
 def _read(path: str, including: tuple[str, ...]) -> Iterator[str]:
     if path in including:
         raise UserError(f"--flagfile={path}: the file includes itself.")
-    lines = [line.strip() for _, line in text_files.read_lines(path)]
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            lines = [line.strip() for line in file]
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"--flagfile={path}: not a text in UTF-8 ({error.reason}); name a "
+            "file with a flag in each line."
+        ) from error
     flags = [x for x in lines if x and not x.startswith(_COMMENTS)]
     return _expand(flags, (*including, path))
 

@@ -443,7 +443,7 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
         for name, message in (
             ("a.flags", ": .* includes itself"),
             ("b.flags", ": no such file. .* base.flags, base_phase2"),
-            ("latin.csv", ", line 1 is not UTF-8"),
+            ("latin.csv", ": not a text in UTF-8"),
         ):
             with self.assertRaisesRegex(UserError, name + message):
                 flag_files.expand([f"--flagfile={name}"])
