@@ -42,9 +42,13 @@ def _pack(texts, tokens=tiny_model.TOKENS):
 
 
 @functools.lru_cache(maxsize=1)
+def _load(model_dir):
+    return load.load_model(model_dir, "classification")
+
+
 def _logits(model_dir, rows):
     """Returns a model's outputs for packed rows: <float64>[rows, labels]."""
-    model = load.load_model(model_dir, "classification")
+    model = _load(model_dir)
     ids, segments, mask = (
         np.zeros([len(rows), LENGTH], np.int32) for _ in range(3)
     )
