@@ -30,17 +30,20 @@ from bert_tf.io import stored_files
 from bert_tf.recipes import releases
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# The hubs' libraries raise these errors for malformed answers of a server.
-_WRONG_ANSWERS = (
+# Errors of the hubs' libraries; the last four mean malformed answers.
+_HTTP_ERROR = errors.HfHubHTTPError.__mro__[1]
+_FAILURES = (
+    _HTTP_ERROR,
+    OSError,
+    RuntimeError,
     AttributeError,
     LookupError,
-    RecursionError,
     TypeError,
     ValueError,
 )
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
-_HUGGING_FACE_FILES = (
+_HF_FILES = (
     "config.json",
     "vocab.txt",
     "tokenizer.json",
@@ -53,39 +56,36 @@ _HUGGING_FACE_FILES = (
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
 )
-# For each format, best first: a pattern for its weight files, and the names of
-# its other files. Pickles come last, as reading pickles needs PyTorch.
-_FORMATS = (
-    (
-        r"(model\.weights|optimizer_state)\.safetensors",
-        ("bert_config.json", "vocab.txt", "tokenizer.json", "task.json")
-        + ("README.md", "checksums.json"),
+# A pattern for the weight files of each format, best first -> the names of its
+# other files. Pickles come last, as reading pickles needs PyTorch.
+_FORMATS = {
+    r"(model\.weights|optimizer_state)\.safetensors": (
+        "bert_config.json",
+        "vocab.txt",
+        "tokenizer.json",
+        "task.json",
+        "README.md",
+        "checksums.json",
     ),
-    (r"model\.safetensors", _HUGGING_FACE_FILES),
-    (
-        r"model\.safetensors\.index\.json|[^/]*\.safetensors",
-        _HUGGING_FACE_FILES,
+    r"model\.safetensors": _HF_FILES,
+    r"model\.safetensors\.index\.json|[^/]*\.safetensors": _HF_FILES,
+    r"(model|task)(_\d+)?\.weights\.(h5|json)": (
+        "config.json",
+        "metadata.json",
+        "task.json",
+        "preprocessor.json",
+        "tokenizer.json",
+        "assets/tokenizer/vocabulary.txt",
     ),
-    (
-        r"(model|task)(_\d+)?\.weights\.(h5|json)",
-        ("config.json", "metadata.json", "task.json", "preprocessor.json")
-        + ("tokenizer.json", "assets/tokenizer/vocabulary.txt"),
+    r"bert_model\.ckpt\.(index|data-\d{5}-of-\d{5})": (
+        "bert_config.json",
+        "vocab.txt",
     ),
-    (
-        r"bert_model\.ckpt\.(index|data-\d{5}-of-\d{5})",
-        ("bert_config.json", "vocab.txt"),
-    ),
-    (r"tf_model\.h5", _HUGGING_FACE_FILES),
-    (
-        r"tf_model\.h5\.index\.json|tf_model-[^/]*\.h5",
-        _HUGGING_FACE_FILES,
-    ),
-    (r"pytorch_model\.bin", _HUGGING_FACE_FILES),
-    (
-        r"pytorch_model\.bin\.index\.json|pytorch_model-[^/]*\.bin",
-        _HUGGING_FACE_FILES,
-    ),
-)
+    r"tf_model\.h5": _HF_FILES,
+    r"tf_model\.h5\.index\.json|tf_model-[^/]*\.h5": _HF_FILES,
+    r"pytorch_model\.bin": _HF_FILES,
+    r"pytorch_model\.bin\.index\.json|pytorch_model-[^/]*\.bin": _HF_FILES,
+}
 
 
 def fetch_model(name: str, parts: re.Match, offline: bool) -> str:
@@ -125,45 +125,31 @@ def _fetch_hugging_face(
             return folder
     if offline:
         raise _not_cached(name, constants.HF_HUB_CACHE)
-    http_error = errors.HfHubHTTPError.__mro__[1]
+    hub = constants.ENDPOINT
     try:
         with _limited_answers():
             return _fetch_snapshot(name, repository, revision)
-    except UserError:
-        raise
-    except errors.RevisionNotFoundError:
-        raise UserError(
-            f"{name}: the model {repository} has no such revision."
-        ) from None
-    except errors.HfHubHTTPError as error:
-        hub = constants.ENDPOINT
-        advice = f"accept its terms at {hub}/{repository}, and set HF_TOKEN"
-        raise _explain(name, error, hub, advice) from None
-    except (http_error, errors.LocalEntryNotFoundError, OSError) as error:
-        folder = _cached_snapshot(repository, revision)
-        reason = str(error).splitlines()[0] if str(error) else ""
-        message = (
-            f"{name} cannot be fetched from {constants.ENDPOINT} "
-            f"({type(error).__name__}: {reason})"
+    except _FAILURES as error:
+        refusal = _explain(
+            error,
+            f"{name} cannot be fetched from {hub}",
+            f"accept its terms at {hub}/{repository}, and set HF_TOKEN",
+            "check the connection, set HF_ENDPOINT to a mirror, or give a "
+            "model's directory on disk. The same command resumes what was "
+            "fetched",
         )
-        if not folder:
-            raise UserError(
-                f"{message}; check the connection, set HF_ENDPOINT to a "
-                "mirror, or give a model's directory on disk. The same command "
-                "resumes what was fetched."
-            ) from None
-        logging.warning("%s; %s is used.", message, folder)
-        return folder
-    except _WRONG_ANSWERS as error:
-        raise UserError(
-            f"{name}: {constants.ENDPOINT} answered with what describes no "
-            f"model ({type(error).__name__}: {str(error):.200})."
-        ) from None
+        is_answer = isinstance(error, errors.HfHubHTTPError)
+        if not is_answer and isinstance(error, (_HTTP_ERROR, OSError)):
+            folder = _cached_snapshot(repository, revision)
+            if folder:
+                logging.warning("%s %s is used.", refusal, folder)
+                return folder
+        raise refusal from None
 
 
 def needed_files(names: Sequence[str]) -> list[str]:
     """Returns the files of a repository that make up its model, sorted."""
-    for weights, others in _FORMATS:
+    for weights, others in _FORMATS.items():
         chosen = [name for name in names if re.fullmatch(weights, name)]
         if chosen:
             return sorted(chosen + [name for name in names if name in others])
@@ -330,7 +316,7 @@ def _cached_snapshot(repository: str, revision: str) -> str | None:
         return None
     others = next(
         others
-        for weights, others in _FORMATS
+        for weights, others in _FORMATS.items()
         if any(re.fullmatch(weights, x) for x in chosen)
     )
     # The result is None if the cache lacks a file of the commit.
@@ -372,21 +358,14 @@ def push_model(name: str, path: str, overwrite: bool = False) -> str:
     try:
         with _limited_answers():
             _push(name, parts[1], path, chosen, overwrite)
-    except errors.HfHubHTTPError as error:
-        raise _explain(name, error, hub, advice) from error
-    except (
-        errors.HfHubHTTPError.__mro__[1],
-        OSError,
-        RuntimeError,
-        *_WRONG_ANSWERS,
-    ) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(
-            f"{name} cannot be uploaded to {hub} ({type(error).__name__}: "
-            f"{' '.join(str(error).split()):.200}); run the same command "
-            "again, with --overwrite if the repository is there by then."
-        ) from error
+    except _FAILURES as error:
+        raise _explain(
+            error,
+            f"{name} cannot be uploaded to {hub}",
+            advice,
+            "run the same command again, with --overwrite if the repository is "
+            "there by then",
+        ) from None
     return f"{hub}/{parts[1]}"
 
 
@@ -475,32 +454,23 @@ def _fetch_kaggle(name: str, handle: str, offline: bool) -> str:
                 f"Fetched {name} from {handle.to_url()} to {folder}."
             )
         return folder
-    except requests.HTTPError as error:
-        advice = (
-            "accept its terms on its page, and set KAGGLE_API_TOKEN, or "
-            "KAGGLE_USERNAME and KAGGLE_KEY"
-        )
-        raise _explain(name, error, "Kaggle", advice) from None
     except (
         exceptions.DataCorruptionError,
         exceptions.UnauthenticatedError,
-        requests.RequestException,
-        OSError,
-        *_WRONG_ANSWERS,
+        *_FAILURES,
     ) as error:
-        if isinstance(error, UserError):
-            raise
-        message = (
-            f"{name} cannot be fetched ({type(error).__name__}: "
-            f"{' '.join(str(error).split())})"
+        refusal = _explain(
+            error,
+            f"{name} cannot be fetched from Kaggle",
+            "accept its terms on its page, and set KAGGLE_API_TOKEN, or "
+            "KAGGLE_USERNAME and KAGGLE_KEY",
+            "check the connection and run the same command again, or give a "
+            "model's directory on disk",
         )
         if isinstance(error, requests.ConnectionError) and cached:
-            logging.warning("%s; %s is used.", message, cached)
+            logging.warning("%s %s is used.", refusal, cached)
             return cached
-        raise UserError(
-            f"{message}; check the connection and run the same command again, "
-            "or give a model's directory on disk."
-        ) from None
+        raise refusal from None
 
 
 def _cached_kaggle(handle) -> str | None:
@@ -522,19 +492,29 @@ def _cached_kaggle(handle) -> str | None:
 # === Both hubs ===
 
 
-def _explain(name: str, error: Exception, hub: str, advice: str) -> UserError:
-    """Returns the error to raise for the HTTP status of a hub's answer."""
+def _explain(
+    error: Exception, failure: str, access: str, advice: str
+) -> UserError:
+    """Returns the error to raise for an error of a hub's library.
+
+    `access` says how to get access, and `advice` what to do without an answer.
+    """
+    if isinstance(error, UserError):
+        return error
     code = getattr(getattr(error, "response", None), "status_code", None)
     if code in (401, 403):
-        reason = f"{hub} refuses access (status {code}); {advice}"
+        reason = f"the hub refuses access (status {code}); {access}"
     elif code == 404:
         reason = (
-            f"{hub} has no such model (status 404); check the name, and, if "
-            f"it is private, {advice}"
+            "the hub has no such model or revision (status 404); check the "
+            f"name, and, if it is private, {access}"
         )
+    elif code:
+        reason = f"the hub answered with status {code}; try again later"
     else:
-        reason = f"{hub} answered with status {code}; try again later"
-    return UserError(f"{name}: {reason}.")
+        text = " ".join(str(error).split())
+        reason = f"{type(error).__name__}: {text:.200}; {advice}"
+    return UserError(f"{failure}: {reason}.")
 
 
 def _not_cached(name: str, cache: str) -> UserError:

@@ -270,7 +270,7 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         self._set_pages("api/models/", stops=[0] * 9)
         again, log = self._fetch(self.name)
         self.assertEqual(again, path)
-        self.assertRegex(log, f"cannot be fetched .*; {path} is used")
+        self.assertRegex(log, f"cannot be fetched .* {path} is used")
 
     def test_a_cache_that_lacks_a_shard_is_not_whole(self):
         index = b'{"weight_map": {"a": "m-1.safetensors", '
@@ -305,7 +305,7 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         self.server.pages[f"/api/models/{self.repository}/revision/v2"] = (
             model_server.Page(status=404, headers=headers)
         )
-        self._refused(f"{self.name}@v2", "has no such revision")
+        self._refused(f"{self.name}@v2", "no such model or revision")
 
     def test_pickles_need_pytorch(self):
         files = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
@@ -334,7 +334,7 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         page = self.server.pages[f"/api/models/{self.repository}/revision/main"]
         values = changes and json.loads(page.contents) | changes
         page.contents = json.dumps(values).encode() if values else b"<html>"
-        self._refused(self.name, f"describes no model .*{message}")
+        self._refused(self.name, f"cannot be fetched .*{message}")
 
     def test_a_file_that_is_too_large(self):
         page = self.server.pages[f"/api/models/{self.repository}/revision/main"]
@@ -388,7 +388,7 @@ class KaggleTest(_HubsCase, parameterized.TestCase):
         self.server.pages[service].status = 403
         self._refused(f"{self.name}/b", "status 403.*KAGGLE_API_TOKEN")
         del self.server.pages[service]
-        self._refused(f"{self.name}/b", "no such model .status 404")
+        self._refused(f"{self.name}/b", "no such model or revision .status 404")
 
     def test_interrupted_model_is_not_cached(self):
         """Keeps a partly fetched model out of the cache."""
