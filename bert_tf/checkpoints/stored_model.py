@@ -113,12 +113,9 @@ class StoredModel:
             self, weights=Tensors(self.weights.shapes, read), task=task
         )
 
-    def fingerprint(self) -> str:
-        """Returns the SHA-256 of config, vocabulary, task and weights."""
-        return self._fingerprint
-
     @functools.cached_property
-    def _fingerprint(self) -> str:
+    def fingerprint(self) -> str:
+        """The SHA-256 of config, vocabulary, task and weights."""
         # Cache the hash: every trial of a grid search needs the hash, and
         # hashing a large model takes seconds.
         description = {

@@ -132,7 +132,7 @@ def _read(
     if devices.coordinator.num_workers > 1:
         # Each worker runs its own copy of the teacher, so compare the copies.
         devices.coordinator.agree(
-            {"the teacher": stored_teacher.fingerprint()}, "teacher"
+            {"the teacher": stored_teacher.fingerprint}, "teacher"
         )
     task = of_student(teacher_task, config)
     if config.do_train:
@@ -194,7 +194,7 @@ class Teacher(ObjectiveSource):
     @functools.cached_property
     def identity(self) -> Mapping[str, Any]:
         """The hashes of the teacher's weights and of the unlabeled data."""
-        identity = {"the teacher": self._stored.fingerprint()}
+        identity = {"the teacher": self._stored.fingerprint}
         if self._config.unlabeled_file:
             path = self._config.unlabeled_file
             identity["the file of the unlabeled data"] = files.sha256(path)

@@ -236,7 +236,7 @@ def prepare(
                 **config.common_flags(),
                 **_name_data(experiment.data_hashes),
                 "the vocabulary": vocabulary.hash if vocabulary else None,
-                "the model": stored.fingerprint(),
+                "the model": stored.fingerprint,
             },
             "flags, model and data",
         )
@@ -257,7 +257,7 @@ def _hash_model(config: FinetuneConfig, stored: StoredModel) -> dict[str, str]:
     for name in ("pretrained_model_dir", "init_checkpoint"):
         if getattr(config, name):
             revision = {_REVISION: stored.revision} if stored.revision else {}
-            return {_MODEL_OF + name: stored.fingerprint()} | revision
+            return {_MODEL_OF + name: stored.fingerprint} | revision
     if not config.bert_config_file:
         return {}  # A new student: `identity` has the flags of its shape.
     described = stored.config.to_json().encode()

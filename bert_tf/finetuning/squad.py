@@ -110,7 +110,7 @@ def _train_on_triviaqa(
         for name, value in dataclasses.asdict(first).items()
         if name not in places
     } | {
-        "the model": pretrained_models.read(first).fingerprint(),
+        "the model": pretrained_models.read(first).fingerprint,
         "triviaqa_file": files.sha256(
             files.require_file(config.triviaqa_file, "--triviaqa_file")
         ),

@@ -117,7 +117,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
             config.common_flags()
             | {f"the data for {x.name}": files.sha256(x.path) for x in parts}
             | {
-                f"the model for {name}": stored.fingerprint()
+                f"the model for {name}": stored.fingerprint
                 for name, stored in models.items()
             },
             "flags, models and data",

@@ -260,7 +260,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
             config.common_flags()
             | {
                 "the file of --input_file": files.sha256(config.input_file),
-                "the model": stored.fingerprint(),
+                "the model": stored.fingerprint,
             },
             "flags, model and data",
         )
@@ -420,7 +420,7 @@ def _open_output(
         yield None
         return
     identity = config.common_flags() | {
-        "the model": stored.fingerprint(),
+        "the model": stored.fingerprint,
         "the file of --input_file": files.sha256(config.input_file),
         "the precision": devices.precision.name,
         "examples of a chunk": task_prediction.EXAMPLES_PER_CHUNK,

@@ -203,7 +203,7 @@ class _PretrainingTrainer(Trainer):
         )
         if self.coordinator.num_workers > 1:
             self.coordinator.agree(
-                {"--init_checkpoint": stored.fingerprint()}, "initial weights"
+                {"--init_checkpoint": stored.fingerprint}, "initial weights"
             )
         return stored
 

@@ -158,9 +158,7 @@ class PushTest(tf.test.TestCase, parameterized.TestCase):
         for name, contents in self.stored.items():
             with open(os.path.join(copy, name), "wb") as file:
                 file.write(contents)
-        self.assertEqual(
-            formats.read(copy).fingerprint(), self.model.fingerprint()
-        )
+        self.assertEqual(formats.read(copy).fingerprint, self.model.fingerprint)
         names = {*os.listdir(path)} - {"notes.txt"}
         self.assertCountEqual(self.stored, names)
         self.assertStartsWith(

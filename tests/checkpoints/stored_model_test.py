@@ -63,12 +63,12 @@ class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
             {"task": stored.task | {"labels": ["1", "2", "3"]}},
         ]
         found = [
-            dataclasses.replace(stored, **change).fingerprint()
+            dataclasses.replace(stored, **change).fingerprint
             for change in changes
         ]
-        self.assertLen({stored.fingerprint(), *found}, 1 + len(changes))
+        self.assertLen({stored.fingerprint, *found}, 1 + len(changes))
         moved = dataclasses.replace(stored, path="elsewhere")
-        self.assertEqual(moved.fingerprint(), stored.fingerprint())
+        self.assertEqual(moved.fingerprint, stored.fingerprint)
 
 
 class ScriptsWithoutCapitalsTest(tf.test.TestCase):

@@ -72,7 +72,7 @@ def _load(path, name):
     if (stored.task.get("variant") or stored.task["kind"]) in registry.TASKS:
         task = registry.from_stored(stored)
         task.to_json()
-    return stored.fingerprint()
+    return stored.fingerprint
 
 
 def _correct_checksums(path):
