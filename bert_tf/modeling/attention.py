@@ -39,7 +39,7 @@ def build_attention_bias(input_mask, left_to_right=False):
     mask = tf.expand_dims(tf.cast(input_mask, tf.float32), 1)
     mask = tf.expand_dims(mask, 1)
     if left_to_right:
-        position = tf.range(fused.shape_of(mask)[-1])
+        position = tf.range(dropout.shape_of(mask)[-1])
         seen = position[tf.newaxis, :] <= position[:, tf.newaxis]  # [S, S]
         mask *= tf.cast(seen, tf.float32)
     return (1.0 - mask) * -10000.0

@@ -370,6 +370,9 @@ class BertWithHead(_ConfiguredModel):
                 **flags,
             )
 
+    def build(self, input_shape=None):
+        """Does nothing: the constructor has made all variables."""
+
     def with_encoder(self, head_outputs, encoder_outputs):
         """Returns the head's outputs, with the encoder's if requested."""
         if not self.return_encoder_outputs:

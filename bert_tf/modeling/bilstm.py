@@ -16,7 +16,7 @@ Shapes:
 import keras
 import tensorflow as tf
 
-from bert_tf.modeling import fused
+from bert_tf.modeling import dropout
 from bert_tf.modeling import layers
 
 
@@ -65,7 +65,7 @@ class BiLSTM(layers.BasicLayer):
         def cast(x):
             return tf.cast(x, self.compute_dtype)
 
-        batch, length, width = fused.shape_of(inputs)
+        batch, length, width = dropout.shape_of(inputs)
         kernels = [cast(x.kernel) for x in self.directions]
         biases = [tf.convert_to_tensor(x.bias) for x in self.directions]
         recurrent = [cast(x.recurrent_kernel) for x in self.directions]
@@ -128,16 +128,11 @@ def _states(projected, kernel, bias, mask):
 
 
 def _trainable_states(projected, kernel, bias, mask):
-    """Returns the states of both LSTMs, with a fast custom gradient.
+    """Returns the states <float32>[S, 2, B, U], with a fast custom gradient.
 
-    Args:
-      projected: <float>[S, 2, B, 4U], the products of inputs and kernels.
-      kernel: <float>[2, U, 4U], the recurrent kernels.
-      bias: <float32>[2, 1, 4U].
-      mask: <bool>[S, 2, B, 1].
-
-    Returns:
-      <float32>[S, 2, B, U], the states.
+    `projected` <float>[S, 2, B, 4U] has the products of inputs and kernels,
+    `kernel` <float>[2, U, 4U] the recurrent kernels. `bias` is <float32>[2, 1,
+    4U], `mask` <bool>[S, 2, B, 1], false for padding.
     """
 
     @tf.custom_gradient
@@ -167,14 +162,9 @@ def _trainable_states(projected, kernel, bias, mask):
 def _run_forward(projected, kernel, bias, mask, count=3):
     """Returns states, cells <float32>[S, 2, B, U], and gates [S, 2, B, 4U].
 
-    Args:
-      projected: The projected inputs, as for `_trainable_states`.
-      kernel: The recurrent kernels.
-      bias: The biases.
-      mask: False for padding.
-      count: 1 to return only the states, 2 for states and cells, 3 for all.
+    Only the first `count` of the three; arguments as for `_trainable_states`.
     """
-    steps, _, batch, _ = fused.shape_of(projected)
+    steps, _, batch, _ = dropout.shape_of(projected)
     units = kernel.shape[1]
     read_projected, read_mask = _reader(projected), _reader(mask)
 
@@ -208,19 +198,12 @@ def _run_forward(projected, kernel, bias, mask, count=3):
 
 
 def _run_backward(upstream, kernel, mask, cells, gates):
-    """Returns the gradient with respect to the gates' pre-activations.
+    """Returns the gradient <float>[S, 2, B, 4U] of the gates' pre-activations.
 
-    Args:
-      upstream: <float32>[S, 2, B, U], the gradient of the states.
-      kernel: <float>[2, U, 4U], the recurrent kernels.
-      mask: <bool>[S, 2, B, 1], False for padding.
-      cells: <float32>[S, 2, B, U], the cell states of the forward pass.
-      gates: <float32>[S, 2, B, 4U], the gates of the forward pass.
-
-    Returns:
-      <float>[S, 2, B, 4U], of the dtype of `kernel`.
+    `upstream` is the gradient of the states. `cells` and `gates` come from
+    `_run_forward`.
     """
-    steps = fused.shape_of(upstream)[0]
+    steps = dropout.shape_of(upstream)[0]
     tensors = (upstream, mask, _shift(cells), cells, gates)
     readers = [_reader(x) for x in tensors]
 
@@ -266,7 +249,7 @@ def _run_backward(upstream, kernel, mask, cells, gates):
 
 def _reader(x):
     """Returns a function that reads one step of a tensor [S, ...]."""
-    return tf.TensorArray(x.dtype, fused.shape_of(x)[0]).unstack(x).read
+    return tf.TensorArray(x.dtype, dropout.shape_of(x)[0]).unstack(x).read
 
 
 def _shift(x):

@@ -113,15 +113,15 @@ def draw_mask(shape, rate, keys):
     return tf.reshape(x >= _uint32(threshold), shape)
 
 
-def apply_mask(x, kept, rate):
-    """Sets dropped elements to zero and scales the kept elements up.
+def draw_factor(x, rate, keys):
+    """Returns the factor <float32> that dropout applies to each element of `x`.
 
-    Args:
-      x: <float32>[batch, ...]; bfloat16 would round the scale by up to 0.4%.
-      kept: <bool>, of the shape of `x`.
-      rate: The probability with which elements were dropped.
+    It is 0 or 1 / (1 - rate), and the number 1.0 without dropout.
     """
-    return tf.where(kept, x * (1.0 / (1.0 - rate)), tf.zeros_like(x))
+    if keys is None or rate == 0.0:
+        return 1.0
+    kept = draw_mask(shape_of(x), rate, keys)
+    return tf.where(kept, 1.0 / (1.0 - rate), 0.0)
 
 
 def dropout(x, rate, seeds, dropout_id):
@@ -139,5 +139,6 @@ def dropout(x, rate, seeds, dropout_id):
     """
     if seeds is None or rate == 0.0:
         return x
-    kept = draw_mask(shape_of(x), rate, draw_keys(seeds, dropout_id))
-    return tf.cast(apply_mask(tf.cast(x, tf.float32), kept, rate), x.dtype)
+    factor = draw_factor(x, rate, draw_keys(seeds, dropout_id))
+    # In bfloat16, the factor would be rounded by up to 0.4%.
+    return tf.cast(tf.cast(x, tf.float32) * factor, x.dtype)

@@ -187,12 +187,10 @@ class Encoder(layers.BertLayer):
 def keep_recomputation(num_local_replicas):
     """Keeps TensorFlow from undoing rematerialization on several devices.
 
-    With several devices in a process, TensorFlow's optimizer drops the control
-    dependencies that delay recomputation until the backward pass needs it.
-    Without these dependencies, all layers would be recomputed and kept at once.
-
-    Args:
-      num_local_replicas: Number of devices that this process uses.
+    If a process uses several devices, `num_local_replicas`, TensorFlow's
+    optimizer drops the control dependencies that delay recomputation until the
+    backward pass needs it. Without these dependencies, all layers would be
+    recomputed and kept at once.
     """
     if num_local_replicas > 1:
         tf.config.optimizer.set_experimental_options(

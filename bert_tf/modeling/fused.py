@@ -2,9 +2,7 @@
 
 On a CPU, a chain of separate operations takes as long as the products; XLA
 makes one loop of the chain, which takes a fraction of that time. oneDNN's
-products are faster than XLA's, so only the chains are compiled. Each function
-has an argument `jit`. With jit=False the graph has plain operations, as exports
-need, and TensorFlow derives the gradient.
+products are faster than XLA's, so only the chains are compiled.
 
 The gradients are written by hand and compiled. They compute the chain again,
 which costs less than reading stored intermediates, and need no stored mask. The
@@ -12,8 +10,16 @@ forward pass keeps only two numbers per normalized row, because XLA takes long
 to sum a row again. A separate compiled function sums over rows. If one function
 computed and summed the rows, XLA would compute all rows for each column.
 
-All arithmetic is in float32, whatever the arguments' dtype. `keys` come from
-`dropout.draw_keys`; None means no dropout.
+All arithmetic is in float32, whatever the arguments' dtype.
+
+Arguments of all functions:
+  x, residual: <float>[batch, ..., width], of one dtype, the result's.
+  bias, gamma, beta: <float32>[width].
+  keys: <uint32>[batch, 2 or 3] from `dropout.draw_keys`; None for no dropout.
+  epsilon: Added to the variance.
+  rate: Probability of dropping an element.
+  jit: Whether to compile. If false, the graph has plain operations, as exports
+    need, and TensorFlow derives the gradient.
 """
 
 import functools
@@ -22,7 +28,6 @@ import tensorflow as tf
 
 from bert_tf.modeling import activations
 from bert_tf.modeling import dropout
-from bert_tf.modeling.dropout import shape_of
 
 
 @functools.cache
@@ -65,17 +70,7 @@ def _bias_activation_gradient(upstream, x, bias, activation):
 
 
 def bias_activation(x, bias, activation, *, jit=False):
-    """Returns activation(x + bias).
-
-    Args:
-      x: <float>[..., width].
-      bias: <float32>[width].
-      activation: One of `bert_tf.config.HIDDEN_ACTS`.
-      jit: Whether to compile.
-
-    Returns:
-      <float>[..., width], of the dtype of `x`.
-    """
+    """Returns activation(x + bias); see `bert_tf.config.HIDDEN_ACTS`."""
     if not jit:
         activate = activations.get_ordered(activation)
         return tf.cast(activate(_float(x) + bias), x.dtype)
@@ -102,14 +97,8 @@ def _bias_split_heads(x, bias, layout):
 def bias_split_heads(x, bias, layout, *, jit=False):
     """Returns x + bias, split into attention heads.
 
-    Args:
-      x: <float>[..., width], rows of a layout.
-      bias: <float32>[width].
-      layout: The layout, see `layouts`.
-      jit: Whether to compile.
-
-    Returns:
-      <float>[batch, heads, length, width / heads], of the dtype of `x`.
+    `x` has the rows of a layout, see `layouts`; the result is <float>[batch,
+    heads, length, width / heads].
     """
     if not jit:
         return _bias_split_heads(x, bias, layout)
@@ -134,14 +123,6 @@ def bias_split_heads(x, bias, layout, *, jit=False):
 # === layer_norm(dropout(x + bias) + residual) ===
 
 
-def _dropout_factor(x, keys, rate):
-    """Returns the factor that dropout applies to each element of `x`."""
-    if keys is None or rate == 0.0:
-        return 1.0
-    kept = dropout.draw_mask(shape_of(x), rate, keys)
-    return tf.where(kept, 1.0 / (1.0 - rate), 0.0)
-
-
 def _standardize(x, epsilon):
     """Returns `x` with mean 0 and variance 1 per row, the mean and the factor.
 
@@ -161,7 +142,7 @@ def _standardize_gradient(upstream, standard, factor):
 
 
 def _residual_sum(x, bias, residual, keys, rate):
-    factor = _dropout_factor(x, keys, rate)
+    factor = dropout.draw_factor(x, rate, keys)
     return (_float(x) + bias) * factor + _float(residual), factor
 
 
@@ -185,22 +166,7 @@ def _residual_norm_gradient(
 def bias_dropout_residual_layer_norm(
     x, bias, residual, gamma, beta, keys, *, epsilon, rate, jit=False
 ):
-    """Returns layer_norm(dropout(x + bias) + residual).
-
-    Args:
-      x: <float>[batch, ..., width].
-      bias: <float32>[width].
-      residual: <float>[batch, ..., width], of the dtype of `x`.
-      gamma: <float32>[width].
-      beta: <float32>[width].
-      keys: <uint32>[batch, 2 or 3] or None.
-      epsilon: Added to the variance.
-      rate: Probability of dropping an element.
-      jit: Whether to compile.
-
-    Returns:
-      <float>[batch, ..., width], of the dtype of `x`.
-    """
+    """Returns layer_norm(dropout(x + bias) + residual)."""
     residual = tf.cast(residual, x.dtype)
     if not jit:
         return _residual_norm(
@@ -230,13 +196,13 @@ def bias_dropout_residual_layer_norm(
 
 def _norm(x, gamma, beta, keys, epsilon, rate, dtype):
     standard, mean, factor = _standardize(_float(x), epsilon)
-    kept = _dropout_factor(x, keys, rate)
+    kept = dropout.draw_factor(x, rate, keys)
     return tf.cast((standard * gamma + beta) * kept, dtype), mean, factor
 
 
 def _norm_gradient(upstream, x, gamma, mean, factor, keys, rate):
     standard = (_float(x) - mean) * factor
-    upstream = _float(upstream) * _dropout_factor(x, keys, rate)
+    upstream = _float(upstream) * dropout.draw_factor(x, rate, keys)
     rows = _standardize_gradient(upstream * gamma, standard, factor)
     return tf.cast(rows, x.dtype), upstream * standard, upstream
 
@@ -244,21 +210,7 @@ def _norm_gradient(upstream, x, gamma, mean, factor, keys, rate):
 def layer_norm_dropout(
     x, gamma, beta, keys, *, epsilon, rate, dtype, jit=False
 ):
-    """Returns dropout(layer_norm(x)).
-
-    Args:
-      x: <float>[batch, ..., width].
-      gamma: <float32>[width].
-      beta: <float32>[width].
-      keys: <uint32>[batch, 2 or 3] or None.
-      epsilon: Added to the variance.
-      rate: Probability of dropping an element.
-      dtype: The result's dtype.
-      jit: Whether to compile.
-
-    Returns:
-      <float>[batch, ..., width], of the dtype `dtype`.
-    """
+    """Returns dropout(layer_norm(x)), <float>[batch, ..., width] of `dtype`."""
     if not jit:
         return _norm(x, gamma, beta, keys, epsilon, rate, dtype)[0]
 
@@ -284,7 +236,8 @@ def layer_norm_dropout(
 
 def _masked_softmax(scores, attention_bias, keys, scale, rate):
     probs = tf.nn.softmax(_float(scores) * scale + attention_bias)
-    return tf.cast(probs * _dropout_factor(scores, keys, rate), scores.dtype)
+    probs *= dropout.draw_factor(scores, rate, keys)
+    return tf.cast(probs, scores.dtype)
 
 
 def _masked_softmax_and_sums(scores, attention_bias, keys, scale, rate):
@@ -296,7 +249,7 @@ def _masked_softmax_and_sums(scores, attention_bias, keys, scale, rate):
     maximum = tf.reduce_max(logits, axis=-1, keepdims=True)
     exponentials = tf.exp(logits - maximum)
     total = tf.reduce_sum(exponentials, axis=-1, keepdims=True)
-    probs = exponentials / total * _dropout_factor(scores, keys, rate)
+    probs = exponentials / total * dropout.draw_factor(scores, rate, keys)
     return tf.cast(probs, scores.dtype), maximum, total
 
 
@@ -305,7 +258,7 @@ def _masked_softmax_gradient(
 ):
     logits = _float(scores) * scale + attention_bias
     probs = tf.exp(logits - maximum) / total
-    upstream = _float(upstream) * _dropout_factor(scores, keys, rate)
+    upstream = _float(upstream) * dropout.draw_factor(scores, rate, keys)
     weighted = probs * upstream
     mean = tf.reduce_sum(weighted, axis=-1, keepdims=True)
     return tf.cast((weighted - probs * mean) * scale, scores.dtype)
@@ -316,16 +269,8 @@ def masked_softmax_dropout(
 ):
     """Returns dropout(softmax(scores * scale + attention_bias)).
 
-    Args:
-      scores: <float>[batch, heads, queries, keys].
-      attention_bias: <float32>, broadcast to `scores`; it gets no gradient.
-      keys: <uint32>[batch, 2] or None.
-      scale: Factor that multiplies the scores.
-      rate: Probability of dropping an element.
-      jit: Whether to compile.
-
-    Returns:
-      <float>[batch, heads, queries, keys], of the dtype of `scores`.
+    `scores` and the result are <float>[batch, heads, queries, keys]; the
+    attention bias <float32> is broadcast to them and gets no gradient.
     """
     attention_bias = tf.stop_gradient(attention_bias)
     if not jit:

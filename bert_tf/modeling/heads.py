@@ -18,7 +18,6 @@ from bert_tf.config import APPROACHES
 from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.errors import UserError
 from bert_tf.modeling import dropout
-from bert_tf.modeling import fused
 from bert_tf.modeling import layers
 
 _FOUR = 4
@@ -65,7 +64,7 @@ def take_last_token(sequence, input_mask, for_inference=False):
     Returns:
       <float>[B, H]. A row without tokens yields its first position.
     """
-    position = tf.range(fused.shape_of(sequence)[1])
+    position = tf.range(dropout.shape_of(sequence)[1])
     last = tf.reduce_max(position * tf.cast(input_mask, tf.int32), axis=-1)
     if for_inference:
         return tf.gather(sequence, last, batch_dims=1)
@@ -193,7 +192,7 @@ def take_positions(sequence, positions):
     Returns:
       <float>[B, P, H].
     """
-    length = fused.shape_of(sequence)[1]
+    length = dropout.shape_of(sequence)[1]
 
     def gradient(upstream):
         places = tf.one_hot(positions, length, dtype=upstream.dtype)
@@ -203,18 +202,10 @@ def take_positions(sequence, positions):
 
 
 def _tied_product(rows, table, bfloat16_gradient):
-    """Returns rows . transposed(table) in float32.
+    """Returns rows <float32>[rows, H] . transposed(table) <float32>[V, H].
 
     The logits are float32, because bfloat16 would round a logit of 10 to steps
     of 0.06. The gradient needs two such products, so it may use bfloat16.
-
-    Args:
-      rows: <float32>[rows, H].
-      table: <float32>[V, H].
-      bfloat16_gradient: Whether the gradient's products use bfloat16.
-
-    Returns:
-      <float32>[rows, V].
     """
 
     @tf.custom_gradient
@@ -269,7 +260,7 @@ class MaskedLMHead(layers.BertLayer):
         elif masked_lm_positions is not None:
             chosen = take_positions(chosen, masked_lm_positions)
         transformed = self.transform(chosen)
-        shape = fused.shape_of(transformed)
+        shape = dropout.shape_of(transformed)
         rows = tf.cast(tf.reshape(transformed, [-1, shape[-1]]), tf.float32)
         word_embeddings = tf.cast(word_embeddings, tf.float32)
         if self.for_inference:
@@ -326,7 +317,7 @@ class LinearHead(layers.BertLayer):
             dropout_seeds,
             self.dropout_id,
         )
-        shape = fused.shape_of(inputs)
+        shape = dropout.shape_of(inputs)
         logits = tf.matmul(
             tf.reshape(kept, [-1, shape[-1]]),
             tf.convert_to_tensor(self.output_weights),

@@ -55,11 +55,8 @@ def copy_weights(
 ) -> None:
     """Copies the weights of a model into the copy that `prepare` returned.
 
-    Args:
-      model: The model.
-      prepared: The copy.
-      shares_weights: Whether the copy uses the model's own variables, to save
-        time and memory, if their dtype and devices match.
+    With `shares_weights` the copy uses the model's own variables, to save time
+    and memory, if their dtype and devices match.
     """
     weights = bert_model.named_variables(model)
     for name, variable in bert_model.named_variables(prepared).items():

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.modeling import activations
+from bert_tf.modeling import dropout
 from bert_tf.modeling import fused
 from bert_tf.modeling import layouts
 
@@ -296,7 +297,7 @@ class Projection(BasicLayer):
         return self._reshape(rows, inputs)
 
     def _reshape(self, rows, inputs):
-        shape = [*fused.shape_of(inputs)[:-1], self.width]
+        shape = [*dropout.shape_of(inputs)[:-1], self.width]
         return tf.reshape(rows, shape)
 
     def get_config(self):

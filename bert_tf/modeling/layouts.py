@@ -117,20 +117,14 @@ def find_tokens_of_parts(input_mask, part_size, step):
 
 
 def row_step(longest):
-    """Returns the `step` of `find_tokens_of_parts` for the longest examples.
-
-    Args:
-      longest: The shape of the longest example's `input_mask`.
-    """
+    """Returns the `step` for the shape of the longest `input_mask`."""
     return -(-math.prod(longest) // _MAX_ROW_COUNTS)
 
 
 def row_counts(shape, step):
     """Returns the numbers of rows that an example may have on average.
 
-    Args:
-      shape: The shape of an example's `input_mask`.
-      step: As for `find_tokens_of_parts`.
+    `shape` is of an `input_mask`, `step` as for `find_tokens_of_parts`.
     """
     size = math.prod(shape)
     return [*range(step, size, step), size]
@@ -253,14 +247,10 @@ class Unpadded:
         self._heads_or_zeros = self._find_heads(self._places, head)
 
     def _find_heads(self, places, head):
-        """Returns indices of heads among the heads of all rows.
+        """Returns <int32>[B, N, S], indices among the heads of all rows.
 
-        Args:
-          places: <int32>[B, S], the row of each position.
-          head: <int32>[N], 0 to N - 1.
-
-        Returns:
-          <int32>[B, N, S], in inference [3, B, N, S].
+        `places` <int32>[B, S] has the row of each position, `head` is 0 to N-1.
+        In inference the result is [3, B, N, S].
         """
         heads = (
             places[:, tf.newaxis] * (self._num_parts * self._num_heads)
@@ -324,18 +314,12 @@ def _gather(rows, there, zeros=0, **_):
 
 
 def _gather_both_ways(rows, there, *, back, zeros=0, zeros_back=0):
-    """Gathers rows with a gradient that is a gather, too.
+    """Gathers rows <float>[rows, width], with a gradient that gathers, too.
 
-    Args:
-      rows: <float>[rows, width].
-      there: <int32>[...], the row of each element of the result.
-      back: <int32>[...], the element of the result from which each row takes
-        its gradient. The gradient of other copies of the row must be 0.
-      zeros: Number of zero rows to append to `rows`. `there` may select them.
-      zeros_back: The same as `zeros`, for the gradient and `back`.
-
-    Returns:
-      <float>[..., width].
+    `there` <int32>[...] has the row of each element of the result, and `back`
+    <int32>[...] the element of the result from which each row takes its
+    gradient. The gradient of other copies of the row must be 0. `zeros` zero
+    rows are appended to `rows`, and `zeros_back` to the gradient.
     """
 
     @tf.custom_gradient

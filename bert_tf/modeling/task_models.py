@@ -120,9 +120,6 @@ class BertWithOutputHead(bert_model.BertWithHead):
         """Returns the width of the input of the first BiLSTM or the head."""
         return self.bert_config.hidden_size
 
-    def build(self, input_shape=None):
-        """Does nothing: the constructor has made all variables."""
-
     def read_tokens(self, sequence, inputs):
         """Returns the head's input for tokens, <float>[B, S, width]."""
         _, input_mask, _ = bert_model.standardize(inputs)
@@ -201,6 +198,8 @@ def _pool(model, encoded, inputs):
 class _LabelModel(BertWithOutputHead):
     """BERT with a logit for each label; subclasses choose the head's input."""
 
+    pooling = None
+
     def __init__(self, config, num_labels=None, labels=None, **kwargs):
         super().__init__(config, **kwargs)
         self._labels = labels = heads.require_names(labels)
@@ -226,8 +225,10 @@ class _LabelModel(BertWithOutputHead):
     def call(self, inputs, training=False, dropout_seeds=None):
         encoded, seeds = self.encode(inputs, training, dropout_seeds)
         read = self._head_input(encoded, inputs)
-        logits = self.head(read, dropout_seeds=seeds)
-        return self.with_encoder({"logits": logits}, encoded)
+        outputs = {"logits": self.head(read, dropout_seeds=seeds)}
+        if self.pooling is not None:
+            outputs["embedding"] = read
+        return self.with_encoder(outputs, encoded)
 
     def get_config(self):
         return super().get_config() | {
@@ -292,18 +293,12 @@ class BertForClassification(_LabelModel):
         self.normalize = normalize
         self.add_head(self.num_labels, head_dropout_prob)
 
-    @_takes_groups
-    def call(self, inputs, training=False, dropout_seeds=None):
-        if self.pooling is None:
-            return super().call(inputs, training, dropout_seeds)
-        encoded, seeds = self.encode(inputs, training, dropout_seeds)
-        embedding = _pool(self, encoded, inputs)
-        logits = self.head(embedding, dropout_seeds=seeds)
-        outputs = {"logits": logits, "embedding": embedding}
-        return self.with_encoder(outputs, encoded)
+    call = _takes_groups(_LabelModel.call)
 
     def _head_input(self, outputs, inputs):
-        return self.read_text(outputs, inputs)
+        if self.pooling is None:
+            return self.read_text(outputs, inputs)
+        return _pool(self, outputs, inputs)
 
     def get_config(self):
         return super().get_config() | {
@@ -563,9 +558,6 @@ class BertForEmbeddings(bert_model.BertWithHead):
         self.pooling = pooling
         self.normalize = normalize
         self.build()
-
-    def build(self, input_shape=None):
-        """Does nothing: the encoder has all variables."""
 
     @property
     def embedding_size(self):
