@@ -140,13 +140,13 @@ class Matcher:
         is_match = numbers < len(self._tokens)
         trimmed = _trim(
             texts,
-            _previous(self._flag("rstrip", numbers)),
+            previous(self._flag("rstrip", numbers)),
             rf"\A[{self._space}]+",
         )
         left = tf.strings.length(texts) - tf.strings.length(trimmed)
         trimmed_twice = _trim(
             trimmed,
-            _next(self._flag("lstrip", numbers)),
+            following(self._flag("lstrip", numbers)),
             rf"[{self._space}]+\z",
         )
         right = tf.strings.length(trimmed) - tf.strings.length(trimmed_twice)
@@ -159,8 +159,8 @@ class Matcher:
             is_match,
             tf.gather([*(x["id"] for x in self._tokens), 0], numbers),
             # As in transformers, a match spans the white space it strips.
-            starts + tf.where(is_match, -_previous(right), left),
-            starts + lengths + tf.where(is_match, _next(left), -right),
+            starts + tf.where(is_match, -previous(right), left),
+            starts + lengths + tf.where(is_match, following(left), -right),
         )
 
     def _join_parts(
@@ -173,14 +173,15 @@ class Matcher:
             ends &= ~_matches(texts, rf"\C*[{self._separate}]")
             starts &= ~_matches(texts, rf"[{self._separate}]\C*")
         # If no text separates two matches, both may be parts of a longer word.
-        empty, before, after = texts == "", _previous(rows, -1), _next(rows, -1)
-        ends |= empty & (before == rows) & _previous(ends)
-        starts |= empty & (after == rows) & _next(starts)
-        is_part = _previous(ends) | _next(starts)
+        empty = texts == ""
+        before, after = previous(rows, -1), following(rows, -1)
+        ends |= empty & (before == rows) & previous(ends)
+        starts |= empty & (after == rows) & following(starts)
+        is_part = previous(ends) | following(starts)
         discarded = self._flag("single_word", numbers) & is_part
         numbers = tf.where(discarded, len(self._tokens), numbers)
         kept = numbers < len(self._tokens)
-        begins = kept | _previous(kept) | (before != rows)
+        begins = kept | previous(kept) | (before != rows)
         groups = tf.cumsum(tf.cast(begins, tf.int32)) - 1
         count = tf.reduce_sum(tf.cast(begins, tf.int32))
         return (
@@ -205,11 +206,11 @@ def _trim(text: tf.Tensor, chosen: tf.Tensor, pattern: str) -> tf.Tensor:
     return tf.where(chosen, tf.strings.regex_replace(text, pattern, ""), text)
 
 
-def _previous(x: tf.Tensor, first: int = 0) -> tf.Tensor:
+def previous(x: tf.Tensor, first: int = 0) -> tf.Tensor:
     """Shifts [P] by one: each element becomes the one before it."""
     return tf.concat([tf.fill([1], tf.cast(first, x.dtype)), x], 0)[:-1]
 
 
-def _next(x: tf.Tensor, last: int = 0) -> tf.Tensor:
+def following(x: tf.Tensor, last: int = 0) -> tf.Tensor:
     """Shifts [P] by one: each element becomes the one after it."""
     return tf.concat([x, tf.fill([1], tf.cast(last, x.dtype))], 0)[1:]

@@ -260,9 +260,7 @@ class Normalizer(tf.Module):
     ) -> tf.Tensor:
         """Returns normalized text, <string>[n] for <string>[n].
 
-        Args:
-          text: <string>[n].
-          rules: Rules applied to the normalized text; see `apply_rules`.
+        `rules` are applied to the normalized text; see `apply_rules`.
         """
         normalized = self._normalizer.normalize(text)
         return apply_rules(normalized, [*self._rules, *rules])

@@ -218,15 +218,7 @@ def lay_out_ragged(
 ) -> RaggedLayout:
     """Computes the positions of all tokens in packed rows without padding.
 
-    Needs eager tensors.
-
-    Args:
-      segments: One or two segments of each row.
-      num_tokens: <int32>[], P.
-      max_seq_length: The maximum length of a row.
-
-    Raises:
-      UserError: If `max_seq_length` leaves no room for a token.
+    As `lay_out`, for rows of at most `max_seq_length`. Needs eager tensors.
     """
     kept, total = _truncate_rows(segments, max_seq_length, truncate)
 
@@ -274,14 +266,9 @@ def _find_tokens(
     """Returns the index of the token at each position; see `Layout.index`.
 
     If A is tokens 0 and 1, B is token 2, and P is 3, a row of length 7 becomes
-    4 0 1 5 2 5 3. The row's tokens are [CLS] A A [SEP] B [SEP] [PAD].
-
-    Args:
-      segments: One or two segments of each row.
-      kept: The number of tokens that each segment keeps, <int32>[R] each.
-      num_tokens: <int32>[], P.
-      position: <int32>, positions in rows, of any shape.
-      spread: Broadcasts <int32>[R] or one number to the shape of `position`.
+    4 0 1 5 2 5 3. The row's tokens are [CLS] A A [SEP] B [SEP] [PAD]. Each
+    segment keeps `kept` <int32>[R] tokens. `position` may have any shape, and
+    `spread` broadcasts <int32>[R] or one number to it.
     """
     pad, cls, sep = num_tokens, num_tokens + 1, num_tokens + 2
     index = tf.where(position == 0, cls, pad)

@@ -302,12 +302,9 @@ class BertTokenizer(tf.Module):
     def _cut(
         self, text: tf.Tensor
     ) -> tuple[added_tokens.Pieces, added_tokens.Pieces, tf.RaggedTensor]:
-        """Cuts texts at added tokens, and normalizes the text between them.
+        """Cuts texts at added tokens, and the normalized text between them.
 
-        Returns:
-          The pieces `outer` of the texts, the pieces `inner` of the normalized
-          `outer.between`, and a ragged tensor with the offset of each
-          normalized byte in `outer.between`.
+        Returns both pieces and the offset of each normalized byte.
         """
         # `split` marks matches by NULs, so replace NULs in the text by \1. No
         # token changes, because normalization drops both NUL and \1.
@@ -472,9 +469,7 @@ class LiteTokenizer(BertTokenizer):
         return []
 
 
-def _to_vector(
-    text: tf.Tensor | Sequence[str] | str,
-) -> tuple[tf.Tensor, bool]:
+def _to_vector(text: tf.Tensor | Sequence[str] | str) -> tuple[tf.Tensor, bool]:
     """Returns <string>[n] and true if the text was one string."""
     with contextlib.suppress(TypeError, ValueError):
         vector = tf.convert_to_tensor(text, tf.string)

@@ -33,19 +33,12 @@ class Windows:
 
 @dataclasses.dataclass(frozen=True)
 class _Words:
-    """The words with tokens, and for each word a window that begins with it.
+    """The words with tokens, and for each word a window that begins with it."""
 
-    Attributes:
-      texts: <int64>[V], ascending, the index of each word's text.
-      begins: <int64>[V], the index of a word's first token among all tokens.
-      ends: <int64>[V], the exclusive end of the window that begins with a word.
-      is_last: <bool>[V], whether this window reaches the end of the text.
-    """
-
-    texts: tf.Tensor
-    begins: tf.Tensor
-    ends: tf.Tensor
-    is_last: tf.Tensor
+    texts: tf.Tensor  # <int64>[V], ascending, the index of each word's text.
+    begins: tf.Tensor  # <int64>[V], the index of a word's first token.
+    ends: tf.Tensor  # <int64>[V], the exclusive end of the word's window.
+    is_last: tf.Tensor  # <bool>[V], whether this window ends with the text.
 
     def choose(self, indices: tf.Tensor) -> "_Words":
         """Returns the words at `indices`."""

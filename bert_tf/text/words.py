@@ -21,6 +21,8 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.text import normalizer
+from bert_tf.text.added_tokens import following
+from bert_tf.text.added_tokens import previous
 
 # Ranges of Chinese characters, for character classes of regular expressions.
 _CJK = "".join(f"{chr(a)}-{chr(b)}" for a, b in normalizer.CJK_RANGES)
@@ -103,25 +105,15 @@ class Words:
 
 @dataclasses.dataclass(frozen=True)
 class _Characters:
-    """All characters but white space.
+    """All characters but white space."""
 
-    Attributes:
-      codes: <int32>[N], code points.
-      rows: <int64>[N], the index of each character's text.
-      places: <int32>[N], the index of each character in its text.
-      is_cjk: <bool>[N], whether each character is Chinese.
-      is_punctuation: <bool>[N], whether each character is punctuation.
-      is_word: <bool>[N], whether each character is a letter, digit or "_".
-      is_letter: <bool>[N], whether each character is a letter, as in "U.S.".
-    """
-
-    codes: tf.Tensor
-    rows: tf.Tensor
-    places: tf.Tensor
-    is_cjk: tf.Tensor
+    codes: tf.Tensor  # <int32>[N], code points.
+    rows: tf.Tensor  # <int64>[N], the index of each character's text.
+    places: tf.Tensor  # <int32>[N], the index of each character in its text.
+    is_cjk: tf.Tensor  # <bool>[N], like all that follow.
     is_punctuation: tf.Tensor
-    is_word: tf.Tensor
-    is_letter: tf.Tensor
+    is_word: tf.Tensor  # Letters, digits and "_".
+    is_letter: tf.Tensor  # As in "U.S.".
 
 
 def split_words_in_graph(text: tf.Tensor) -> Words:
@@ -178,9 +170,9 @@ def _read_characters(text: tf.Tensor) -> _Characters:
 def _find_chunks(characters: _Characters) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns each character's chunk <int32>[N] and chunk starts <bool>[N]."""
     is_first = (
-        (_previous(characters.places, -1) + 1 != characters.places)
-        | (_previous(characters.rows, -1) != characters.rows)
-        | _previous(characters.is_cjk, True)
+        (previous(characters.places, -1) + 1 != characters.places)
+        | (previous(characters.rows, -1) != characters.rows)
+        | previous(characters.is_cjk, True)
         | characters.is_cjk
     )
     return tf.cumsum(tf.cast(is_first, tf.int32)) - 1, is_first
@@ -200,8 +192,8 @@ def _trim_chunks(
     # "@bob" is one word, unlike "@ bob": after the space, a new chunk begins.
     is_handle = (
         ((codes == ord("@")) | (codes == ord("#")))
-        & _next(characters.is_word, False)
-        & ~_next(is_first, True)
+        & following(characters.is_word, False)
+        & ~following(is_first, True)
     )
     chunk_ends = 1 + tf.math.unsorted_segment_max(index, chunks, count)
     starts = tf.math.unsorted_segment_min(
@@ -232,18 +224,6 @@ def _trim_chunks(
         & ((length >= 4) | ((length == 2) & (has_capital > 0)))
     )
     return starts, tf.where(is_abbreviation, ends + 1, ends)
-
-
-def _previous(x: tf.Tensor, first: object) -> tf.Tensor:
-    """Shifts [N] by one: each element becomes the one before it."""
-    first = tf.cast(tf.fill([1], first), x.dtype)
-    return tf.concat([first, x], 0)[: tf.size(x)]
-
-
-def _next(x: tf.Tensor, last: object) -> tf.Tensor:
-    """Shifts [N] by one: each element becomes the one after it."""
-    last = tf.cast(tf.fill([1], last), x.dtype)
-    return tf.concat([x, last], 0)[1:]
 
 
 @functools.cache
