@@ -53,7 +53,7 @@ def _make_checkpoint(folder, optimizer, hidden_act):
         vocab_size=_VOCAB_SIZE, type_vocab_size=2, hidden_act=hidden_act
     )
     tensors = {"global_step": np.int64(1000)} if optimizer else {}
-    for name, shape in weight_map.pretraining_shapes(config).items():
+    for name, shape in weight_map.shapes(config, "pretraining").items():
         for suffix in ("", "/adam_m", "/adam_v") if optimizer else ("",):
             values = rng.standard_normal(shape, np.float32)
             tensors[name + suffix] = np.abs(values) * 0.02

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from bert_tf import errors
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
-from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.config import ORIGINAL
@@ -27,6 +26,7 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import paths
+from bert_tf.recipes import releases
 from bert_tf.text.tokenizer import MAX_CHARS_PER_WORD
 
 
@@ -57,9 +57,7 @@ def run(config: Flags) -> None:
 
 
 @contextlib.contextmanager
-def locked_output(
-    config: Flags,
-) -> Iterator[str]:
+def locked_output(config: Flags) -> Iterator[str]:
     """Locks --output and yields the directory to write.
 
     Raises:
@@ -153,15 +151,13 @@ def with_lower_case(stored: StoredModel, lower_case: bool) -> StoredModel:
             f"The model in {stored.path} reads {case}, which {flag} "
             "contradicts; drop the flag."
         )
-    settings = stored_model.tokenizer_settings(
-        stored.vocabulary,
-        lower_case,
-        preserve_special_tokens=settings["preserve_special_tokens"],
-        max_input_chars_per_word=stored.max_input_chars_per_word,
-    )
     return dataclasses.replace(
         stored,
-        tokenizer_settings=settings,
+        tokenizer_settings={
+            **settings,
+            "lower_case": lower_case,
+            "strip_accents": lower_case,
+        },
         report=stored.report.with_notes(f"{flag} overrides this."),
     )
 
@@ -232,8 +228,11 @@ def _write(
     total = sum(contents.values())
     lines = [
         f"Wrote {config.output} (format {config.target_format}, "
-        f"{_size(total)}):",
-        *(f"  {name}, {_size(size)}" for name, size in contents.items()),
+        f"{releases.format_bytes(total)}):",
+        *(
+            f"  {name}, {releases.format_bytes(size)}"
+            for name, size in contents.items()
+        ),
         *(f"  {sentence}" for sentence in sentences),
     ]
     return "\n".join(lines) + "\n"
@@ -310,7 +309,3 @@ def _describe_source(stored: StoredModel, source_format: str) -> str:
         if names
     ]
     return "\n".join(lines) + "\n"
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1e5 else f"{size:,} bytes"

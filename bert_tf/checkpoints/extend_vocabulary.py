@@ -20,7 +20,6 @@ import numpy as np
 from bert_tf.checkpoints import convert as conversion
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
-from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
@@ -181,19 +180,14 @@ def _add_to_vocabulary(
         f"{model.vocabulary.source} with the words of {new.source}",
         model.vocabulary.added_tokens,
     )
-    settings = model.tokenizer_settings
     return dataclasses.replace(
         model,
         config=dataclasses.replace(model.config, vocab_size=len(vocabulary)),
         vocabulary=vocabulary,
-        tokenizer_settings=stored_model.tokenizer_settings(
-            vocabulary,
-            settings["lower_case"],
-            settings["strip_accents"],
-            settings["preserve_special_tokens"],
-            model.normalization,
-            model.max_input_chars_per_word,
-        ),
+        tokenizer_settings={
+            **model.tokenizer_settings,
+            "vocabulary_hash": vocabulary.hash,
+        },
     )
 
 
@@ -284,7 +278,7 @@ def _normalize(
     """Returns the lines as vocabulary entries, such as "##ing" for "##Ing"."""
     fronts = [_FRONT if x.startswith(CONTINUATION) else "" for x in lines]
     texts = [
-        front + line.removeprefix(CONTINUATION) if front else line
+        front + line.removeprefix(CONTINUATION)
         for front, line in zip(fronts, lines, strict=True)
     ]
     rows = tokenizer.split_words(texts).to_list()

@@ -10,6 +10,8 @@ The module of each format has these functions.
                                       the log; missing for `.keras` files, which
                                       Keras writes, and for SavedModels
 
+Only model directories can be written without a vocabulary.
+
 `read_model` and `write_model` raise `UserError` for every mistake of a user.
 """
 
@@ -51,17 +53,12 @@ def detect(path: str) -> str:
     """Returns the name of the format of the model at `path`.
 
     Args:
-      path: A directory or a `.keras` file; for checkpoints of TensorFlow also a
-        prefix; or a name that `names.resolve` downloads.
+      path: As for `read`.
 
     Raises:
       UserError: If no format or more than one format fits.
     """
-    return _detect(names.resolve(path))
-
-
-def _detect(path: str) -> str:
-    """Returns the format of the model at a resolved path; see `detect`."""
+    path = names.resolve(path)
     detected = _recognized(path)
     if len(detected) > 1:
         raise UserError(
@@ -99,7 +96,7 @@ def read(
     path = names.resolve(path, cache_dir, offline)
     revision = names.origin(path)
     check_folder(path)
-    module = module_of(source_format or _detect(path))
+    module = module_of(source_format or detect(path))
     if source_format and not module.recognizes(path):
         others = _recognized(path)
         seen = paths.describe(path)

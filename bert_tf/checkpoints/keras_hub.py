@@ -12,6 +12,7 @@ epsilon of 1e-12 in layer normalization. KerasHub's encoder has a pooler and a
 single dropout rate. The classifier is the only head that equals the original's.
 """
 
+import dataclasses
 import io
 import math
 import os
@@ -111,10 +112,7 @@ def read_model(
     """Reads a preset of a `BertBackbone` or a task model; see `formats`."""
     errors.require("interop")
     config = _read_config(path)
-    vocabulary, settings, tokenizer_notes = _read_tokenizer(
-        path, config.vocab_size
-    )
-    shapes = weight_map.encoder_shapes(config).values()
+    shapes = weight_map.shapes(config, "encoder").values()
     _check_size(path, sum(map(math.prod, shapes)))
     weights, heads, task, task_notes = _read_weights(path)
     tensors, report = matching.match(
@@ -125,20 +123,23 @@ def read_model(
         '"gelu" here.',
         f"Its one dropout, {config.hidden_dropout_prob:g}, became "
         "hidden_dropout_prob and attention_probs_dropout_prob.",
-        *tokenizer_notes,
         *task_notes,
     ]
-    return StoredModel(
+    stored = StoredModel(
         path=path,
         config=config,
         weights=tensors,
-        vocabulary=vocabulary,
-        tokenizer_settings=settings,
         task={"kind": weight_map.kind_of(tensors)} | task,
         report=report.with_notes(*notes),
-        lower_case_is_derived=vocabulary is not None
-        and not os.path.isfile(os.path.join(path, _TOKENIZER_FILE)),
     )
+    if os.path.isfile(os.path.join(path, _TOKENIZER_FILE)):
+        return _with_tokenizer(stored)
+    # KerasHub never writes vocab.txt, but a user may have added this file.
+    read = stored.with_vocabulary(path, f"A preset without {_TOKENIZER_FILE}")
+    if read.vocabulary is not None:
+        return read
+    report = stored.report.with_notes("It has no tokenizer.")
+    return dataclasses.replace(stored, report=report)
 
 
 def _load(cls: Any, path: str, **options) -> Any:
@@ -206,18 +207,11 @@ def _check_size(path: str, expected: int) -> None:
         )
 
 
-def _read_tokenizer(
-    path: str, vocab_size: int
-) -> tuple[Vocabulary | None, dict[str, Any] | None, list[str]]:
-    """Returns the vocabulary, the tokenizer's settings, and notes on both."""
+def _with_tokenizer(stored: StoredModel) -> StoredModel:
+    """Returns the model with the vocabulary and tokenizer of its preset."""
     import keras_hub
 
-    if not os.path.isfile(os.path.join(path, _TOKENIZER_FILE)):
-        # KerasHub never writes vocab.txt, but a user may have added this file.
-        vocabulary, settings, notes = stored_model.read_vocabulary(
-            path, vocab_size, f"A preset without {_TOKENIZER_FILE}"
-        )
-        return vocabulary, settings, notes or ["It has no tokenizer."]
+    path = stored.path
     theirs = _load(keras_hub.models.BertTokenizer, path).get_config()
     vocabulary = Vocabulary.from_file(os.path.join(path, _VOCABULARY_FILE))
     stored_files.check(theirs, _RULES, f"The tokenizer of {path}")
@@ -227,13 +221,18 @@ def _read_tokenizer(
         bool(theirs["strip_accents"]),
         bool(theirs["special_tokens_in_strings"]),
     )
-    notes = [_TOKENIZER_NOTE, *vocabulary.check_size(vocab_size)]
+    notes = [_TOKENIZER_NOTE, *vocabulary.check_size(stored.config.vocab_size)]
     if theirs["lowercase"] and not theirs["strip_accents"]:
         notes.append(
             "Its tokenizer lower-cases and keeps accents, and so does the "
             "model's here; the original strips accents if it lower-cases."
         )
-    return vocabulary, settings, notes
+    return dataclasses.replace(
+        stored,
+        vocabulary=vocabulary,
+        tokenizer_settings=settings,
+        report=stored.report.with_notes(*notes),
+    )
 
 
 def _read_weights(
@@ -304,7 +303,7 @@ def build_backbone(stored: StoredModel, allow_activation_change: bool = False):
 
 def _assign(variables: Iterable[Any], stored: StoredModel) -> None:
     """Assigns stored weights to variables of KerasHub."""
-    weights, _ = matching.translate(stored.weights, stored.config, "keras_hub")
+    weights = matching.translate(stored.weights, stored.config, "keras_hub")
     for variable in variables:
         variable.assign(weights[variable.path])
 
@@ -312,36 +311,27 @@ def _assign(variables: Iterable[Any], stored: StoredModel) -> None:
 def write_model(
     directory: str, stored: StoredModel, allow_activation_change: bool = False
 ) -> list[str]:
-    """Writes a preset for `from_preset`; see `formats`.
-
-    Args:
-      directory: An empty directory.
-      stored: The model.
-      allow_activation_change: Whether a model with the exact GELU may be
-        written with the tanh form instead.
-    """
+    """Writes a preset for `from_preset`; see `formats`, `build_backbone`."""
     backbone = build_backbone(stored, allow_activation_change)
     from keras_hub import models
 
-    sentences, preprocessor = _describe(stored), None
-    if stored.vocabulary is not None:
-        sentences += _check_vocabulary(stored)
-        settings = stored.tokenizer_settings
-        tokenizer = models.BertTokenizer(
-            vocabulary=list(stored.vocabulary.tokens),
-            lowercase=settings["lower_case"],
-            strip_accents=settings["strip_accents"],
-            special_tokens_in_strings=settings["preserve_special_tokens"],
-            name="bert_tokenizer",
-        )
-        preprocessor = models.BertTextClassifierPreprocessor(
-            tokenizer,
-            sequence_length=stored.task.get(
-                "max_seq_length", stored.config.max_position_embeddings
-            ),
-            name="bert_text_classifier_preprocessor",
-        )
-    if weight_map.CLASSIFIER in _heads(stored):
+    _check_vocabulary(stored.vocabulary)
+    settings = stored.tokenizer_settings
+    tokenizer = models.BertTokenizer(
+        vocabulary=list(stored.vocabulary.tokens),
+        lowercase=settings["lower_case"],
+        strip_accents=settings["strip_accents"],
+        special_tokens_in_strings=settings["preserve_special_tokens"],
+        name="bert_tokenizer",
+    )
+    preprocessor = models.BertTextClassifierPreprocessor(
+        tokenizer,
+        sequence_length=stored.task.get(
+            "max_seq_length", stored.config.max_position_embeddings
+        ),
+        name="bert_text_classifier_preprocessor",
+    )
+    if weight_map.CLASSIFIER in map(weight_map.part_of, stored.weights):
         classifier = models.BertTextClassifier(
             backbone,
             num_classes=stored.weights.shapes["output_bias"][0],
@@ -355,9 +345,8 @@ def write_model(
         backbone.save_to_preset(directory)
         # Without a preprocessor in the preset, KerasHub would pack 512 tokens,
         # too many for models with fewer positions.
-        if preprocessor is not None:
-            preprocessor.save_to_preset(directory)
-    return sentences
+        preprocessor.save_to_preset(directory)
+    return [*_describe(stored), _TOKENIZER_NOTE]
 
 
 def _check_model(stored: StoredModel, allow_activation_change: bool) -> None:
@@ -379,7 +368,7 @@ def _check_model(stored: StoredModel, allow_activation_change: bool) -> None:
                 f"Received: {field}={getattr(config, field)!r} in "
                 f"{stored.path}; convert it to another format."
             )
-    if weight_map.POOLER not in _heads(stored):
+    if weight_map.POOLER not in map(weight_map.part_of, stored.weights):
         raise UserError(
             f"KerasHub's BERT has a pooler, and {stored.path} (kind "
             f"{stored.task['kind']}) has none; convert a model with a pooler, "
@@ -387,41 +376,20 @@ def _check_model(stored: StoredModel, allow_activation_change: bool) -> None:
         )
 
 
-def _heads(stored: StoredModel) -> list[str]:
-    """Returns the heads of a model, including the pooler."""
-    heads = dict.fromkeys(map(weight_map.head_of, stored.weights))
-    return [head for head in heads if head]
-
-
-def _check_vocabulary(stored: StoredModel) -> list[str]:
+def _check_vocabulary(vocabulary: Vocabulary) -> None:
     """Checks that KerasHub can read the vocabulary file.
 
     Source: WordPieceTokenizer.set_vocabulary of KerasHub 0.32, which strips
     white space of any kind from the end of a line.
     """
-    vocabulary = stored.vocabulary
-    vocabulary.check_size(stored.config.vocab_size)
     text = io.StringIO(vocabulary.to_text(), newline=None)
-    lines = [line.rstrip() for line in text]
-    if len(set(lines)) != len(vocabulary):
+    if len({line.rstrip() for line in text}) != len(vocabulary):
         raise UserError(
             "KerasHub strips white space from the ends of a vocabulary's "
             f"lines, after which {vocabulary.source} would hold a wordpiece "
             "twice, so it could not read it; convert the model to another "
             "format."
         )
-    changed = [
-        repr(token)
-        for token, line in zip(vocabulary.tokens, lines, strict=True)
-        if token != line
-    ]
-    sentences = [_TOKENIZER_NOTE]
-    if changed:
-        sentences.append(
-            "KerasHub reads these wordpieces, which match no text, without the "
-            f"white space at their end: {', '.join(changed)}."
-        )
-    return sentences
 
 
 def _describe(stored: StoredModel) -> list[str]:
@@ -453,6 +421,4 @@ def _describe(stored: StoredModel) -> list[str]:
         sentences.append(
             f"initializer_range, {config.initializer_range:g}, is not kept."
         )
-    if stored.vocabulary is None:
-        sentences.append("There is no vocabulary, so there is no tokenizer.")
     return sentences

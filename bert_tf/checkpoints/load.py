@@ -14,11 +14,14 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints import formats
+from bert_tf.checkpoints import matching
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import names
 from bert_tf.checkpoints import recurrent_heads
+from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.huggingface import model as huggingface
+from bert_tf.checkpoints.matching import Report
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
@@ -28,24 +31,20 @@ from bert_tf.errors import did_you_mean
 from bert_tf.io import terminal
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import layers as bert_layers
+from bert_tf.modeling import task_models
 from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
-from bert_tf.modeling.task_models import BertForClassification
-from bert_tf.modeling.task_models import BertForEmbeddings
-from bert_tf.modeling.task_models import BertForMultipleChoice
-from bert_tf.modeling.task_models import BertForQuestionAnswering
-from bert_tf.modeling.task_models import BertForTagging
 
 _MODELS = {
     "encoder": BertModel,
     "pretraining": BertForPretraining,
     "masked_lm": BertForPretraining,
     "next_sentence": BertForPretraining,
-    "classification": BertForClassification,
-    "question_answering": BertForQuestionAnswering,
-    "tagging": BertForTagging,
-    "multiple_choice": BertForMultipleChoice,
-    "embeddings": BertForEmbeddings,
+    "classification": task_models.BertForClassification,
+    "question_answering": task_models.BertForQuestionAnswering,
+    "tagging": task_models.BertForTagging,
+    "multiple_choice": task_models.BertForMultipleChoice,
+    "embeddings": task_models.BertForEmbeddings,
 }
 _PARTS = ("head", "pooler")  # The values that `new_parts` may have.
 # A stored config may differ in these fields, which change no weight or output.
@@ -84,8 +83,6 @@ def read(
                 path=prefix,
                 config=config,
                 weights=weights,
-                vocabulary=None,
-                tokenizer_settings=None,
                 task={"kind": weight_map.kind_of(weights)},
                 optimizer_state=state,
                 report=report,
@@ -129,7 +126,7 @@ def check_vocabulary(
     logging.warning("%s, as allowed.", difference)
 
 
-def load_weights(model: keras.Model, stored: StoredModel) -> "LoadReport":
+def load_weights(model: keras.Model, stored: StoredModel) -> Report:
     """Assigns stored weights to a model of `bert_tf.modeling`; logs a report.
 
     The model or `stored` may lack a whole head. A head that `stored` lacks
@@ -290,20 +287,11 @@ def _choose_labels(
     num_labels: int | None,
 ) -> dict[str, Any]:
     """Returns the arguments `labels` and `num_labels` of a model's head."""
-
-    def count(shapes):
-        return next(
-            (
-                shape[0]
-                for name, shape in shapes.items()
-                if weight_map.part_of(name) in weight_map.HEADS[kind]
-                and name.endswith("output_bias")
-            ),
-            None,
-        )
-
     expected = num_labels if labels is None else len(labels)
-    loaded, available = count(weights.shapes), count(stored.weights.shapes)
+    loaded, available = (
+        stored_model.num_labels(kind, stored.config, x)
+        for x in (weights, stored.weights)
+    )
     if expected is None and available is None:
         raise UserError(
             f"{stored.path} has no head for {kind}, so the new one needs its "
@@ -324,41 +312,11 @@ def _choose_labels(
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class LoadReport:
-    """Canonical names of the weights that were loaded, missing or unused.
-
-    Attributes:
-      loaded: Weights of the model that got a stored value.
-      missing: Weights of heads that keep their initial values.
-      unused: Tensors of the optimizer, and of heads that the model lacks.
-    """
-
-    loaded: tuple[str, ...]
-    missing: tuple[str, ...]
-    unused: tuple[str, ...]
-
-    def __str__(self) -> str:
-        slots = [x for x in self.unused if weight_map.is_optimizer_state(x)]
-        others = [x for x in self.unused if x not in set(slots)]
-        parts = [f"loaded {len(self.loaded)} weights"]
-        if self.missing:
-            parts.append(f"new: {', '.join(self.missing)}")
-        else:
-            parts[0] += ", all of the model's"
-        if others:
-            reason = "not needed, as this model has no such part"
-            parts.append(f"{reason}: {', '.join(others)}")
-        if slots:
-            parts.append(f"not needed: {len(slots)} tensors of the optimizer")
-        return "; ".join(parts)
-
-
 def load_into(
     model: keras.Model,
     tensors: Mapping[str, np.ndarray],
     source: str = "the checkpoint",
-) -> LoadReport:
+) -> Report:
     """Assigns tensors to the model's weights of the same canonical name.
 
     The model or `tensors` may lack a whole head. Optimizer state is ignored.
@@ -368,6 +326,11 @@ def load_into(
       model: A model of `bert_tf.modeling`.
       tensors: Canonical name -> value.
       source: Where the tensors come from, for instance a path; errors name it.
+
+    Returns:
+      The names of weights that were loaded, of weights of heads that keep their
+      initial values (missing), and of tensors of the optimizer and of heads
+      that the model lacks (unused).
 
     Raises:
       UserError: If any tensor is missing, unused or of another shape.
@@ -382,31 +345,22 @@ def load_into(
     # A whole head may be missing or unused, but never the encoder.
     stored = {weight_map.ENCODER, *map(weight_map.part_of, tensors)}
     built = {weight_map.ENCODER, *map(weight_map.part_of, variables)}
-    lacks = {n for n in missing if weight_map.part_of(n) in stored}
-    has = {
-        name
-        for name in unused
-        if not weight_map.is_optimizer_state(name)
-        and weight_map.head_of(name) in {None, *built}
-    }
-    misshapen = {
-        f"{name} {shapes[name]}, expected {tuple(variable.shape)}"
-        for name, variable in variables.items()
-        if name in tensors and shapes[name] != tuple(variable.shape)
-    }
     problems = {
-        "lacks": lacks,
-        "also has": has,
-        "has in another shape": misshapen,
+        "lacks": [n for n in missing if weight_map.part_of(n) in stored],
+        "also has": [
+            name
+            for name in unused
+            if not weight_map.is_optimizer_state(name)
+            and weight_map.head_of(name) in {None, *built}
+        ],
+        "has in another shape": [
+            f"{name} {shapes[name]} (expected {tuple(variable.shape)})"
+            for name, variable in variables.items()
+            if name in tensors and shapes[name] != tuple(variable.shape)
+        ],
     }
-    if any(problems.values()):
-        listed = "; ".join(
-            f"it {verb} {', '.join(sorted(names))}"
-            for verb, names in problems.items()
-            if names
-        )
-        raise UserError(f"{source} does not fit the model: {listed}.")
+    matching.refuse(f"{source} does not fit the model", problems)
     loaded = [name for name in variables if name in tensors]
     for name in loaded:
         variables[name].assign(tensors[name])
-    return LoadReport(tuple(loaded), tuple(missing), tuple(unused))
+    return Report(tuple(loaded), missing=tuple(missing), unused=tuple(unused))

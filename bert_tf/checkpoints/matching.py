@@ -5,7 +5,6 @@ refused before any tensor is read or written.
 """
 
 import dataclasses
-import functools
 import re
 import zlib
 from collections.abc import Callable
@@ -13,11 +12,11 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 import numpy as np
+import tensorflow as tf
 
 from bert_tf.checkpoints import recurrent_heads
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.tensors import Tensors
-from bert_tf.checkpoints.weight_map import Row
 from bert_tf.checkpoints.weight_map import Shape
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
@@ -52,6 +51,21 @@ class Report:
 
     def with_notes(self, *notes: str) -> "Report":
         return dataclasses.replace(self, notes=(*self.notes, *notes))
+
+    def __str__(self) -> str:
+        slots = [x for x in self.unused if weight_map.is_optimizer_state(x)]
+        others = [x for x in self.unused if x not in set(slots)]
+        parts = [f"loaded {len(self.loaded)} weights"]
+        if self.missing:
+            parts.append(f"new: {', '.join(self.missing)}")
+        else:
+            parts[0] += ", all of the model's"
+        if others:
+            reason = "not needed, as this model has no such part"
+            parts.append(f"{reason}: {', '.join(others)}")
+        if slots:
+            parts.append(f"not needed: {len(slots)} tensors of the optimizer")
+        return "; ".join(parts)
 
 
 def match(
@@ -105,17 +119,64 @@ def match(
         if name not in found and weight_map.part_of(row.name) in present
     }
     unused = [n for n in shapes if n not in found and not expected_unused(n)]
-    matched = _Match(config, shapes, weights_format, source, found, missing)
-    _check(matched, unused, allow_missing)
+    head_sizes = {
+        weight_map.part_of(row.name): shapes[name][0]
+        for name, row in found.items()
+        if row.shape == (weight_map.LABELS,) and shapes[name]
+    }
+
+    def canonical_shape(row):
+        labels = head_sizes.get(weight_map.part_of(row.name), 0)
+        return weight_map.shape_of(row, config, labels)
+
+    expected = {
+        name: weight_map.shape_in(
+            canonical_shape(row),
+            row.layout,
+            weights_format,
+            config.num_attention_heads,
+        )
+        for name, row in found.items()
+    }
+
+    def is_refused(*names):
+        return not (allow_missing and any(map(allow_missing.search, names)))
+
+    refuse(
+        f"{source} does not hold the BERT that its config describes",
+        {
+            "lacks": [n for n, x in missing.items() if is_refused(n, x.name)],
+            "also has": list(filter(is_refused, unused)),
+            "has in another shape": [
+                f"{name} {tuple(shapes[name])} (expected {shape})"
+                for name, shape in expected.items()
+                if tuple(shapes[name]) != shape
+            ],
+        },
+    )
+    theirs = {row.name: name for name, row in found.items()}
     new = tuple(row.name for row in missing.values())
-    ours = {row.name for row in found.values()}
-    in_order = [r for r in candidates.values() if r.name in ours.union(new)]
-    return matched.open(in_order, tensors), Report(
-        loaded=tuple(r.name for r in in_order if r.name in ours),
+    ours = {
+        row.name: canonical_shape(row)
+        for row in candidates.values()
+        if row.name in theirs or row.name in new
+    }
+
+    def read_ours(name):
+        if name not in theirs:
+            return _initial_value(name, ours[name], config)
+        value = _read_finite(tensors, theirs[name], source)
+        layout = found[theirs[name]].layout
+        return np.ascontiguousarray(
+            weight_map.from_format(value, layout, weights_format)
+        )
+
+    return Tensors(ours, read_ours), Report(
+        loaded=tuple(name for name in ours if name in theirs),
         reshaped=tuple(
-            r.name
-            for r in in_order
-            if r.name in ours and _is_rearranged(r.layout, weights_format)
+            row.name
+            for row in found.values()
+            if _is_rearranged(row.layout, weights_format)
         ),
         missing=new,
         unused=tuple(unused),
@@ -124,92 +185,30 @@ def match(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Match:
-    """The weights that a checkpoint has and lacks: the format's name -> row."""
-
-    config: BertConfig
-    shapes: Mapping[str, Shape]
-    weights_format: str
-    source: str
-    found: Mapping[str, Row]
-    missing: Mapping[str, Row]
-
-    @functools.cached_property
-    def _head_sizes(self) -> dict[str, int]:
-        return {
-            weight_map.part_of(row.name): self.shapes[name][0]
-            for name, row in self.found.items()
-            if row.shape == (weight_map.LABELS,) and self.shapes[name]
-        }
-
-    def num_labels(self, row: Row) -> int:
-        """Returns the number of labels of a row's head, 0 if it has none."""
-        return self._head_sizes.get(weight_map.part_of(row.name), 0)
-
-    def misshapen(self) -> list[str]:
-        """Returns a phrase for each tensor with an unexpected shape."""
-        phrases = []
-        for name, row in self.found.items():
-            expected = weight_map.shape_in(
-                row, self.weights_format, self.config, self.num_labels(row)
-            )
-            received = tuple(self.shapes[name])
-            if received != expected:
-                phrases.append(f"{name} {received} (expected {expected})")
-        return phrases
-
-    def open(self, rows: Iterable[Row], tensors: Tensors) -> Tensors:
-        """Returns the weights of `rows`, with canonical names and shapes."""
-        found = {row.name: (name, row) for name, row in self.found.items()}
-        shapes = {
-            row.name: weight_map.shape_of(
-                row, self.config, self.num_labels(row)
-            )
-            for row in rows
-        }
-
-        def read_ours(name):
-            if name not in found:
-                return _initial_value(name, shapes[name], self.config)
-            theirs, row = found[name]
-            value = np.asarray(tensors[theirs], np.float32)
-            if not np.isfinite(value).all():
-                raise UserError(
-                    f"{self.source} holds numbers in {theirs} that are not "
-                    "finite: the file is damaged, or training has failed; "
-                    "take another copy or an earlier checkpoint."
-                )
-            value = weight_map.from_format(
-                value, row.layout, self.weights_format
-            )
-            return np.ascontiguousarray(value)
-
-        return Tensors(shapes, read_ours)
-
-
-def _check(
-    matched: _Match, unused: list[str], allow_missing: re.Pattern | None
-) -> None:
-
-    def is_allowed(*names):
-        return allow_missing and any(map(allow_missing.search, names))
-
-    missing = [
-        name
-        for name, row in matched.missing.items()
-        if not is_allowed(name, row.name)
-    ]
-    problems = [
-        *_describe("lacks", missing),
-        *_describe("also has", [n for n in unused if not is_allowed(n)]),
-        *_describe("has in another shape", matched.misshapen()),
-    ]
-    if problems:
+def _read_finite(tensors: Tensors, name: str, source: str) -> np.ndarray:
+    """Returns a tensor as <float32>; refuses NaN and infinity."""
+    value = np.asarray(tensors[name], np.float32)
+    if not np.isfinite(value).all():
         raise UserError(
-            f"{matched.source} does not hold the BERT that its config "
-            f"describes: it {'; it '.join(problems)}."
+            f"{source} holds numbers in {name} that are not finite: the file "
+            "is damaged, or training has failed; take another copy or an "
+            "earlier checkpoint."
         )
+    return value
+
+
+def refuse(start: str, problems: Mapping[str, list[str]]) -> None:
+    """Raises `UserError` if there are problems; lists at most 8 of each kind.
+
+    `problems` maps a verb, such as "lacks", to names, maybe with shapes.
+    """
+    clauses = []
+    for verb, names in problems.items():
+        more = [f"{len(names) - 8} more"] if len(names) > 8 else []
+        if names:
+            clauses.append(f"it {verb} {', '.join(names[:8] + more)}")
+    if clauses:
+        raise UserError(f"{start}: {'; '.join(clauses)}.")
 
 
 def _is_rearranged(layout: str, weights_format: str) -> bool:
@@ -226,71 +225,67 @@ def _initial_value(name: str, shape: Shape, config: BertConfig) -> np.ndarray:
         return np.ones(shape, np.float32)
     if len(shape) == 1:
         return np.zeros(shape, np.float32)
-    rng = np.random.default_rng(zlib.crc32(name.encode()))
-    values = rng.standard_normal(shape, np.float32)
-    outside = np.abs(values) > 2
-    while outside.any():
-        values[outside] = rng.standard_normal(outside.sum(), np.float32)
-        outside = np.abs(values) > 2
-    return values * np.float32(config.initializer_range)
-
-
-def _describe(verb: str, names: list[str]) -> list[str]:
-    """Returns a clause that lists at most 8 names; [] if there are none."""
-    if not names:
-        return []
-    shown = names[:8] + ([f"{len(names) - 8} more"] if len(names) > 8 else [])
-    return [f"{verb} {', '.join(shown)}"]
+    seed = np.array([zlib.crc32(name.encode()), 0])
+    stddev = config.initializer_range
+    return tf.random.stateless_truncated_normal(shape, seed, 0, stddev).numpy()
 
 
 def translate(
     weights: Tensors, config: BertConfig, weights_format: str
-) -> tuple[Tensors, tuple[str, ...]]:
+) -> Tensors:
     """Renames and rearranges weights for a format; the reverse of `match`.
 
-    Args:
-      weights: Canonical name -> value.
-      config: The shape of the model.
-      weights_format: The format, a column of `weight_map.Row` or "tf1".
-
     Returns:
-      Values by the format's names, each contiguous and computed on access; and
-      the canonical names of weights that the format does not have.
+      Values by the format's names, each contiguous and computed on access,
+      without the weights that the format does not have.
 
     Raises:
       UserError: If there are BiLSTMs and the format cannot store them.
     """
-    is_ours = weights_format in ("bert_tf", "tf1")
-    if not is_ours and any(map(recurrent_heads.belongs, weights)):
+    if weights_format not in weight_map.OURS and any(
+        map(recurrent_heads.belongs, weights)
+    ):
         raise UserError(
             "The model has BiLSTMs under its head, and the format "
             f"{weights_format} has no such models; convert it to bert_tf, or "
             "another model."
         )
-    named = [
-        (row, weight_map.name_in(row, weights_format))
+    rows = {
+        name: row
         for row in recurrent_heads.rows(config, weights.shapes)
         if row.name in weights
-    ]
-    rows = {name: row for row, name in named if name is not None}
+        and (name := weight_map.name_in(row, weights_format)) is not None
+    }
     heads = config.num_attention_heads
-
-    def convert(row, value):
-        return weight_map.to_format(value, row.layout, weights_format, heads)
-
     shapes = {
-        name: convert(
-            row, np.broadcast_to(np.int8(0), weights.shapes[row.name])
-        ).shape
+        name: weight_map.shape_in(
+            weights.shapes[row.name], row.layout, weights_format, heads
+        )
         for name, row in rows.items()
     }
 
     def read(name):
         row = rows[name]
-        return np.ascontiguousarray(convert(row, weights[row.name]))
+        value = weights[row.name]
+        return np.ascontiguousarray(
+            weight_map.to_format(value, row.layout, weights_format, heads)
+        )
 
-    left = tuple(row.name for row, name in named if name is None)
-    return Tensors(shapes, read), left
+    return Tensors(shapes, read)
+
+
+def with_optimizer_state(
+    weights: Tensors,
+    report: Report,
+    state: Tensors,
+    source: str,
+    allow_missing: re.Pattern | None,
+) -> tuple[Tensors, Tensors, Report]:
+    """Returns matched weights, the state that belongs to them, and a report."""
+    loaded = {name: weights.shapes[name] for name in report.loaded}
+    state, unused = match_optimizer_state(state, loaded, source, allow_missing)
+    report = dataclasses.replace(report, unused=report.unused + unused)
+    return weights, state, report
 
 
 def match_optimizer_state(

@@ -20,7 +20,6 @@ model directory. If the run is a pretraining run, the weights and the optimizer
 state come from its newest checkpoint.
 """
 
-import dataclasses
 import functools
 import importlib.metadata
 import json
@@ -125,15 +124,8 @@ def write(
 
     An existing directory stays until the new directory is complete.
 
-    Args:
-      path: The directory to write.
-      config: The shape of the model.
-      weights: Canonical name -> value.
-      vocabulary: The vocabulary, or None if unknown.
-      tokenizer_settings: The tokenizer's `settings`; None if and only if the
-        vocabulary is None.
-      task: The contents of task.json; `kind` is a key of `weight_map.HEADS`.
-      readme: The model card.
+    Arguments are as for `StoredModel`, and `readme` is the model card. Only a
+    model without a vocabulary has no tokenizer settings.
 
     Raises:
       UserError: If the parts of the model do not fit together.
@@ -354,18 +346,13 @@ def _read_weights(
     weights, report = matching.match(
         config, tensors, "bert_tf", path, allow_missing=allow_missing
     )
-    if not has_state:
-        return weights, Tensors.from_arrays({}), report
-    path = os.path.join(directory, OPTIMIZER_FILE)
-    tensors, _ = read_safetensors(path)
-    state, unused = matching.match_optimizer_state(
-        tensors,
-        {name: weights.shapes[name] for name in report.loaded},
-        path,
-        allow_missing,
+    state = Tensors.from_arrays({})
+    if has_state:
+        path = os.path.join(directory, OPTIMIZER_FILE)
+        state, _ = read_safetensors(path)
+    return matching.with_optimizer_state(
+        weights, report, state, path, allow_missing
     )
-    report = dataclasses.replace(report, unused=report.unused + unused)
-    return weights, state, report
 
 
 def _read_vocabulary(

@@ -18,7 +18,6 @@ As in the original, "gelu" as `hidden_act` means the tanh approximation.
 import dataclasses
 import os
 import re
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
@@ -139,7 +138,6 @@ def read_model(
     prefix = tf1_checkpoint.find_prefix(path)
     checkpoint = ObjectCheckpoint(prefix)
     found = find(checkpoint)
-    directory = os.path.dirname(prefix)
     config, notes = _read_config(prefix)
     weights, report = match(checkpoint, found, config, allow_missing)
     if weight_map.MASKED_LM not in report.absent_heads:
@@ -149,19 +147,13 @@ def read_model(
         )
     if any(map(is_optimizer_state, report.expected)):
         notes.append("The state of the Model Garden's optimizer is ignored.")
-    vocabulary, settings, vocabulary_notes = stored_model.read_vocabulary(
-        directory, config.vocab_size, "A Model Garden checkpoint"
-    )
     return StoredModel(
         path=path,
         config=config,
         weights=weights,
-        vocabulary=vocabulary,
-        tokenizer_settings=settings,
         task={"kind": weight_map.kind_of(weights)},
-        report=report.with_notes(*notes, *vocabulary_notes, *found.notes),
-        lower_case_is_derived=vocabulary is not None,
-    )
+        report=report.with_notes(*notes, *found.notes),
+    ).with_vocabulary(os.path.dirname(prefix), "A Model Garden checkpoint")
 
 
 def _read_config(prefix: str) -> tuple[BertConfig, list[str]]:
@@ -226,19 +218,14 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt`."""
     config = stored.config
     _check_config(config, stored.path)
-    if stored.vocabulary is None:
-        raise UserError(
-            f"The model in {stored.path} has no vocabulary, which a Model "
-            f"Garden directory holds as {_VOCAB_FILE}."
-        )
-    tensors, left = matching.translate(stored.weights, config, "model_garden")
+    tensors = matching.translate(stored.weights, config, "model_garden")
     tensors, aliases, full_names = complete(tensors)
     files.write_text(os.path.join(directory, _CONFIG_FILE), config.to_json())
     stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
     write_checkpoint(
         os.path.join(directory, _PREFIX), tensors, aliases, full_names
     )
-    return list(_sentences(stored, left))
+    return list(_sentences(stored))
 
 
 def _check_config(config: BertConfig, source: str) -> None:
@@ -252,7 +239,7 @@ def _check_config(config: BertConfig, source: str) -> None:
         )
 
 
-def _sentences(stored: StoredModel, left: Iterable[str]) -> Iterator[str]:
+def _sentences(stored: StoredModel) -> Iterator[str]:
     config = stored.config
     parts = {weight_map.part_of(name) for name in stored.weights}
     activation = _ACTIVATIONS.get(config.hidden_act, f'"{config.hidden_act}"')
@@ -276,11 +263,11 @@ def _sentences(stored: StoredModel, left: Iterable[str]) -> Iterator[str]:
         "A Model Garden directory",
         stored,
         ("kind", "head"),
-        parts - set(map(weight_map.part_of, left)),
+        (weight_map.ENCODER, weight_map.POOLER, *_HEADS),
     )
     settings = stored.tokenizer_settings
     derived = stored_model.derive_lower_case(stored.vocabulary)
-    if settings and settings["lower_case"] != derived:
+    if settings["lower_case"] != derived:
         yield (
             "A Model Garden directory does not say whether the model reads "
             "lower case, and the vocabulary suggests another answer: build "
@@ -512,9 +499,7 @@ def _variables(checkpoint: ObjectCheckpoint, item: int) -> dict[str, int]:
     return variables
 
 
-def _head_objects(
-    checkpoint: ObjectCheckpoint,
-) -> Iterator[tuple[str, int]]:
+def _head_objects(checkpoint: ObjectCheckpoint) -> Iterator[tuple[str, int]]:
     """Yields each head, as (the prefix of its variables' names, the object)."""
     for parent in checkpoint.objects():
         children = checkpoint.children(parent)

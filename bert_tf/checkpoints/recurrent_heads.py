@@ -85,12 +85,9 @@ def belongs(name: str) -> bool:
 
 
 def check(task: Mapping[str, Any], names: Iterable[str], source: str) -> None:
-    """Checks that a model has the BiLSTMs that its task requires.
+    """Checks that a model has the BiLSTMs that its task.json requires.
 
-    Args:
-      task: The contents of task.json.
-      names: Canonical names of the model's weights.
-      source: The name of the model in an error.
+    `names` are the canonical names of its weights.
     """
     prefix = _prefix_of(task["kind"])
     if prefix is None:
@@ -127,10 +124,8 @@ def arguments(
 ) -> dict[str, Any]:
     """Returns the constructor's arguments that a stored head determines.
 
-    Args:
-      task: The contents of task.json, or an empty mapping.
-      kind: The kind of the model to build.
-      shapes: Canonical name -> shape, for all stored weights.
+    `task` may be empty; `kind` is of the model to build, and `shapes` has the
+    shapes of all stored weights by their canonical names.
     """
     prefix = _prefix_of(kind)
     if prefix is None or f"{prefix}output_weights" not in shapes:

@@ -43,12 +43,12 @@ class StoredModel:
       path: The path that the model was read from.
       config: The shape of the model.
       weights: Canonical name -> value, <float32>, read on access.
-      vocabulary: The vocabulary, or None if unknown.
-      tokenizer_settings: The tokenizer's `settings`, or None.
       task: JSON values: `kind` (a key of `weight_map.HEADS`) and settings such
         as `labels` (a list of names, if the head has labels), `problem_type`
         ("single_label", "multi_label" or "regression", for kind
         "classification"), `max_seq_length`, ...
+      vocabulary: The vocabulary, or None if unknown.
+      tokenizer_settings: The tokenizer's `settings`, or None.
       optimizer_state: Adam's moments (`<weight>/adam_m`, `<weight>/adam_v`)
         and `global_step`, <int64>[], if the format has them.
       report: The tensors that were loaded, missing or unused.
@@ -61,9 +61,9 @@ class StoredModel:
     path: str
     config: BertConfig
     weights: Tensors
-    vocabulary: Vocabulary | None
-    tokenizer_settings: Mapping[str, Any] | None
     task: Mapping[str, Any]
+    vocabulary: Vocabulary | None = None
+    tokenizer_settings: Mapping[str, Any] | None = None
     optimizer_state: Tensors = dataclasses.field(
         default_factory=lambda: Tensors.from_arrays({})
     )
@@ -81,6 +81,41 @@ class StoredModel:
     def num_labels(self) -> int | None:
         """Number of labels of the head; None if it has no labels."""
         return num_labels(self.task["kind"], self.config, self.weights)
+
+    def with_vocabulary(
+        self,
+        directory: str,
+        source: str,
+        name: str = "vocab.txt",
+        lower_case: bool | None = None,
+    ) -> "StoredModel":
+        """Returns the model with the vocabulary beside its checkpoint.
+
+        Args:
+          directory: The directory; without the file, the model is unchanged.
+          source: The start of the note, such as "A TF1 checkpoint".
+          name: The name of the file.
+          lower_case: Whether the model reads lower case; None to derive it from
+            the vocabulary.
+
+        Raises:
+          UserError: If the file is damaged or the vocabulary has another size.
+        """
+        path = os.path.join(directory, name)
+        if not stored_files.exists(path):
+            return self
+        vocabulary = Vocabulary.from_file(path)
+        notes = vocabulary.check_size(self.config.vocab_size)
+        is_derived = lower_case is None
+        if is_derived:
+            lower_case = note_lower_case(vocabulary, source, notes)
+        return dataclasses.replace(
+            self,
+            vocabulary=vocabulary,
+            tokenizer_settings=tokenizer_settings(vocabulary, lower_case),
+            report=self.report.with_notes(*notes),
+            lower_case_is_derived=is_derived,
+        )
 
     def with_labels(self, labels: Sequence[str]) -> "StoredModel":
         """Returns the model with its labels in another order.
@@ -176,8 +211,8 @@ class StoredModel:
 
 
 def num_labels(kind: str, config: BertConfig, weights: Tensors) -> int | None:
-    """Returns the number of labels of a head; None if it has no labels."""
-    names = _label_weights(kind, config)
+    """Returns the number of labels of a head; None without head or labels."""
+    names = filter(weights.__contains__, _label_weights(kind, config))
     return next((weights.shapes[name][0] for name in names), None)
 
 
@@ -278,39 +313,6 @@ def not_carried(
     if not lost:
         return []
     return [f"{format_name} has no place for {', '.join(lost)}; not carried."]
-
-
-def read_vocabulary(
-    directory: str,
-    vocab_size: int,
-    source: str,
-    name: str = "vocab.txt",
-    lower_case: bool | None = None,
-) -> tuple[Vocabulary | None, dict[str, Any] | None, list[str]]:
-    """Reads the vocabulary beside a checkpoint; derives lower case from it.
-
-    Args:
-      directory: The directory; the file may be missing.
-      vocab_size: The number of rows of the model's word embeddings.
-      source: The start of the note, such as "A TF1 checkpoint".
-      name: The name of the file.
-      lower_case: Whether the model reads lower case; None to derive it.
-
-    Returns:
-      The vocabulary and tokenizer `settings`, both None without a file; and
-      notes.
-
-    Raises:
-      UserError: If the file is damaged or the vocabulary has another size.
-    """
-    path = os.path.join(directory, name)
-    if not stored_files.exists(path):
-        return None, None, []
-    vocabulary = Vocabulary.from_file(path)
-    notes = vocabulary.check_size(vocab_size)
-    if lower_case is None:
-        lower_case = note_lower_case(vocabulary, source, notes)
-    return vocabulary, tokenizer_settings(vocabulary, lower_case), notes
 
 
 def note_lower_case(

@@ -115,12 +115,7 @@ def only(value: Any) -> Kind:
 
 
 def check_task(task: Mapping[str, Any], source: str) -> None:
-    """Raises `UserError` if a value in task.json is of the wrong kind.
-
-    Args:
-      task: The contents of task.json.
-      source: The file, for errors.
-    """
+    """Raises `UserError` if a value in task.json is of the wrong kind."""
     kind = task.get("kind")
     of_kind = _BY_KIND.get(kind, {}) if isinstance(kind, str) else {}
     stored_files.check(task, _TASK | of_kind, source, ("kind",))

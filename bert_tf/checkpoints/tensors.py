@@ -161,13 +161,9 @@ def write_safetensors(
 ) -> None:
     """Writes <float32> tensors, with one tensor in memory at a time.
 
-    `safetensors.numpy` writes the same bytes, but needs all tensors in memory.
-
-    Args:
-      path: The file to write.
-      tensors: Name to value.
-      metadata: The metadata in the header.
-      integers: Names of the tensors to write as <int64>.
+    Those named in `integers` are written as <int64>; `metadata` goes into the
+    header. `safetensors.numpy` writes the same bytes, but needs all tensors in
+    memory.
     """
     header = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0

@@ -26,7 +26,6 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from bert_tf.checkpoints import model_garden
-from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.model_garden import Found
 from bert_tf.checkpoints.model_garden import ObjectCheckpoint
@@ -106,22 +105,17 @@ def read_model(
     weights, report = model_garden.match(
         checkpoint, found, config, allow_missing
     )
-    vocabulary, settings, vocabulary_notes = stored_model.read_vocabulary(
-        os.path.join(path, "assets"),
-        config.vocab_size,
-        "The SavedModel",
-        _vocabulary_file(graph, path),
-        None if lower_case is None else bool(checkpoint.read(lower_case)),
-    )
     return StoredModel(
         path=path,
         config=config,
         weights=weights,
-        vocabulary=vocabulary,
-        tokenizer_settings=settings,
         task={"kind": weight_map.kind_of(weights), **task},
-        report=report.with_notes(*notes, *vocabulary_notes),
-        lower_case_is_derived=vocabulary is not None and lower_case is None,
+        report=report.with_notes(*notes),
+    ).with_vocabulary(
+        os.path.join(path, "assets"),
+        "The SavedModel",
+        _vocabulary_file(graph, path),
+        None if lower_case is None else bool(checkpoint.read(lower_case)),
     )
 
 

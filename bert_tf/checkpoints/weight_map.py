@@ -46,11 +46,12 @@ HEADS = {
     "embeddings": (),
 }
 
+# Formats that have the canonical names and layouts.
+OURS = ("bert_tf", "tf1")
 # Stands for the number of labels in a shape, as configs lack this number.
 LABELS = "labels"
 
 Shape = tuple[int, ...]
-Shapes = dict[str, Shape]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,218 +84,152 @@ class Row:
     model_garden: str | None = None
 
 
-def _join(path, suffix):
-    return None if path is None else path + suffix
+# Kinds of objects. For each weight of an object: its suffix here, in Hugging
+# Face's names and in KerasHub's and the Model Garden's, its shape and layout.
+_LAYER_NORM = (
+    ("/beta", ".bias", "/beta", ("hidden_size",), "same"),
+    ("/gamma", ".weight", "/gamma", ("hidden_size",), "same"),
+)
 
 
-def _dense(names, rows, columns, layout="dense", bias_layout="same"):
-    """Returns rows for a kernel and a bias; a format without them has None."""
-    ours, huggingface, keras_hub, model_garden = names
+def _table(rows):
+    shape = (rows, "hidden_size")
+    return (("", ".weight", "/embeddings", shape, "same"),)
+
+
+def _dense(rows, columns, layout="dense", bias_layout="same"):
+    return (
+        ("/kernel", ".weight", "/kernel", (rows, columns), layout),
+        ("/bias", ".bias", "/bias", (columns,), bias_layout),
+    )
+
+
+def _output(labels):
+    shape = (labels, "hidden_size")
+    return (
+        ("/output_weights", ".weight", "/kernel", shape, "output"),
+        ("/output_bias", ".bias", "/bias", (labels,), "same"),
+    )
+
+
+def _object(kind, ours, keras_hub, model_garden, huggingface=None):
+    """Returns the rows of an object; `huggingface` is by default like `ours`.
+
+    A format that lacks the object has None instead of its path.
+    """
+    if huggingface is None:
+        huggingface = ours.replace("/", ".").replace("layer_", "layer.")
     return [
         Row(
-            f"{ours}/kernel",
-            (rows, columns),
+            f"{ours}{suffix}".removeprefix("/"),
+            shape,
             layout,
-            _join(huggingface, ".weight"),
-            _join(keras_hub, "/kernel"),
-            _join(model_garden, "/kernel"),
-        ),
-        Row(
-            f"{ours}/bias",
-            (columns,),
-            bias_layout,
-            _join(huggingface, ".bias"),
-            _join(keras_hub, "/bias"),
-            _join(model_garden, "/bias"),
-        ),
-    ]
-
-
-def _layer_norm(ours, huggingface, keras_hub, model_garden):
-    width = ("hidden_size",)
-
-    def row(suffix, huggingface_suffix):
-        return Row(
-            f"{ours}/{suffix}",
-            width,
-            "same",
-            f"{huggingface}.{huggingface_suffix}",
-            None if keras_hub is None else f"{keras_hub}/{suffix}",
-            f"{model_garden}/{suffix}",
+            huggingface + in_huggingface,
+            keras_hub and keras_hub + elsewhere,
+            model_garden and model_garden + elsewhere,
         )
-
-    return [row("beta", "bias"), row("gamma", "weight")]
-
-
-def _head(ours, labels, huggingface, keras_hub=None, model_garden=None):
-    """Returns the rows of `output_weights` and `output_bias`."""
-    return [
-        Row(
-            f"{ours}output_weights",
-            (labels, "hidden_size"),
-            "output",
-            f"{huggingface}.weight",
-            _join(keras_hub, "/kernel"),
-            _join(model_garden, "/kernel"),
-        ),
-        Row(
-            f"{ours}output_bias",
-            (labels,),
-            "same",
-            f"{huggingface}.bias",
-            _join(keras_hub, "/bias"),
-            _join(model_garden, "/bias"),
-        ),
+        for suffix, in_huggingface, elsewhere, shape, layout in kind
     ]
 
 
 _EMBEDDINGS = [
-    Row(
+    *_object(
+        _table("vocab_size"),
         "bert/embeddings/word_embeddings",
-        ("vocab_size", "hidden_size"),
-        "same",
-        "bert.embeddings.word_embeddings.weight",
-        "token_embedding/embeddings",
-        "encoder/_embedding_layer/embeddings",
+        "token_embedding",
+        "encoder/_embedding_layer",
     ),
-    Row(
+    *_object(
+        _table("type_vocab_size"),
         "bert/embeddings/token_type_embeddings",
-        ("type_vocab_size", "hidden_size"),
-        "same",
-        "bert.embeddings.token_type_embeddings.weight",
-        "segment_embedding/embeddings",
-        "encoder/_type_embedding_layer/embeddings",
+        "segment_embedding",
+        "encoder/_type_embedding_layer",
     ),
-    Row(
+    *_object(
+        _table("max_position_embeddings"),
         "bert/embeddings/position_embeddings",
-        ("max_position_embeddings", "hidden_size"),
-        "same",
-        "bert.embeddings.position_embeddings.weight",
-        "position_embedding/embeddings",
-        "encoder/_position_embedding_layer/embeddings",
+        "position_embedding",
+        "encoder/_position_embedding_layer",
     ),
-    *_layer_norm(
+    *_object(
+        _LAYER_NORM,
         "bert/embeddings/LayerNorm",
-        "bert.embeddings.LayerNorm",
         "embeddings_layer_norm",
         "encoder/_embedding_norm_layer",
     ),
 ]
 
-# Prefixes of a layer's names: canonical, Hugging Face, KerasHub, Model Garden.
-_LAYER = (
-    "bert/encoder/layer_{n}/",
-    "bert.encoder.layer.{n}.",
-    "transformer_layer_{n}/",
-    "encoder/_transformer_layers/{n}/",
+_SQUARE = _dense("hidden_size", "hidden_size")
+_PROJECTION = _dense(
+    "hidden_size", "hidden_size", "per_head_out", "per_head_bias"
 )
-
-
-def _in_layer(*names):
-    return tuple(
-        prefix + name for prefix, name in zip(_LAYER, names, strict=True)
-    )
-
-
-def _attention_input(name):
-    return _dense(
-        _in_layer(
+# Objects of an encoder layer: kind, and paths here, in KerasHub and in the
+# Model Garden, below the paths of the layer.
+_LAYER_OBJECTS = (
+    *(
+        (
+            _PROJECTION,
             f"attention/self/{name}",
-            f"attention.self.{name}",
             f"self_attention_layer/{name}",
             f"_attention_layer/_{name}_dense",
-        ),
-        "hidden_size",
-        "hidden_size",
-        "per_head_out",
-        "per_head_bias",
-    )
-
-
+        )
+        for name in ("query", "key", "value")
+    ),
+    (
+        _dense("hidden_size", "hidden_size", "per_head_in"),
+        "attention/output/dense",
+        "self_attention_layer/attention_output",
+        "_attention_layer/_output_dense",
+    ),
+    (
+        _LAYER_NORM,
+        "attention/output/LayerNorm",
+        "self_attention_layer_norm",
+        "_attention_layer_norm",
+    ),
+    (
+        _dense("hidden_size", "intermediate_size"),
+        "intermediate/dense",
+        "feedforward_intermediate_dense",
+        "_intermediate_dense",
+    ),
+    (
+        _dense("intermediate_size", "hidden_size"),
+        "output/dense",
+        "feedforward_output_dense",
+        "_output_dense",
+    ),
+    (
+        _LAYER_NORM,
+        "output/LayerNorm",
+        "feedforward_layer_norm",
+        "_output_layer_norm",
+    ),
+)
 _ENCODER_LAYER = [
-    *_attention_input("query"),
-    *_attention_input("key"),
-    *_attention_input("value"),
-    *_dense(
-        _in_layer(
-            "attention/output/dense",
-            "attention.output.dense",
-            "self_attention_layer/attention_output",
-            "_attention_layer/_output_dense",
-        ),
-        "hidden_size",
-        "hidden_size",
-        "per_head_in",
-    ),
-    *_layer_norm(
-        *_in_layer(
-            "attention/output/LayerNorm",
-            "attention.output.LayerNorm",
-            "self_attention_layer_norm",
-            "_attention_layer_norm",
-        )
-    ),
-    *_dense(
-        _in_layer(
-            "intermediate/dense",
-            "intermediate.dense",
-            "feedforward_intermediate_dense",
-            "_intermediate_dense",
-        ),
-        "hidden_size",
-        "intermediate_size",
-    ),
-    *_dense(
-        _in_layer(
-            "output/dense",
-            "output.dense",
-            "feedforward_output_dense",
-            "_output_dense",
-        ),
-        "intermediate_size",
-        "hidden_size",
-    ),
-    *_layer_norm(
-        *_in_layer(
-            "output/LayerNorm",
-            "output.LayerNorm",
-            "feedforward_layer_norm",
-            "_output_layer_norm",
-        )
-    ),
+    row
+    for kind, ours, keras_hub, model_garden in _LAYER_OBJECTS
+    for row in _object(
+        kind,
+        f"bert/encoder/layer_{{n}}/{ours}",
+        f"transformer_layer_{{n}}/{keras_hub}",
+        f"encoder/_transformer_layers/{{n}}/{model_garden}",
+    )
 ]
 
-_POOLER = _dense(
-    (
-        "bert/pooler/dense",
-        "bert.pooler.dense",
-        "pooled_dense",
-        "encoder/_pooler_layer",
-    ),
-    "hidden_size",
-    "hidden_size",
-)
-
 _NEXT = "model/classification_heads/0/out_proj"
+_CLASSIFIER = "model/classifier/out_proj"
 _SPANS = "model/span_labeling/layer_with_weights-0"
+_TRANSFORM = "cls/predictions/transform"
 
 # KerasHub's masked-LM head computes something else, so its names are None.
 _HEAD_ROWS = [
-    *_dense(
-        (
-            "cls/predictions/transform/dense",
-            "cls.predictions.transform.dense",
-            None,
-            "masked_lm/dense",
-        ),
-        "hidden_size",
-        "hidden_size",
+    *_object(
+        _SQUARE, "bert/pooler/dense", "pooled_dense", "encoder/_pooler_layer"
     ),
-    *_layer_norm(
-        "cls/predictions/transform/LayerNorm",
-        "cls.predictions.transform.LayerNorm",
-        None,
-        "masked_lm/layer_norm",
+    *_object(_SQUARE, f"{_TRANSFORM}/dense", None, "masked_lm/dense"),
+    *_object(
+        _LAYER_NORM, f"{_TRANSFORM}/LayerNorm", None, "masked_lm/layer_norm"
     ),
     Row(
         "cls/predictions/output_bias",
@@ -305,11 +240,11 @@ _HEAD_ROWS = [
         # The name is "output_bias/bias"; in a path, its "/" is written ".S".
         "masked_lm/output_bias.Sbias",
     ),
-    *_head("cls/seq_relationship/", 2, "cls.seq_relationship", None, _NEXT),
-    *_head("", LABELS, "classifier", "logits", "model/classifier/out_proj"),
-    *_head("cls/squad/", 2, "qa_outputs", None, _SPANS),
-    *_head("cls/tagging/", LABELS, "classifier", None, "model/classifier"),
-    *_head("cls/multiple_choice/", 1, "classifier"),
+    *_object(_output(2), NEXT_SENTENCE, None, _NEXT),
+    *_object(_output(LABELS), "", "logits", _CLASSIFIER, "classifier"),
+    *_object(_output(2), SQUAD, None, _SPANS, "qa_outputs"),
+    *_object(_output(LABELS), TAGGER, None, "model/classifier", "classifier"),
+    *_object(_output(1), MULTIPLE_CHOICE, None, None, "classifier"),
 ]
 
 
@@ -328,16 +263,12 @@ def rows(config: BertConfig) -> list[Row]:
         for n in range(config.num_hidden_layers)
         for row in _ENCODER_LAYER
     ]
-    return [*_EMBEDDINGS, *layers, *_POOLER, *_HEAD_ROWS]
+    return [*_EMBEDDINGS, *layers, *_HEAD_ROWS]
 
 
 def name_in(row: Row, weights_format: str) -> str | None:
     """Returns a row's name in a format; None if the format lacks it."""
-    if weights_format in ("bert_tf", "keras", "tf1"):
-        return row.name
-    if weights_format == "tf_hub":  # The Model Garden wrote the SavedModel.
-        return row.model_garden
-    return getattr(row, weights_format)
+    return row.name if weights_format in OURS else getattr(row, weights_format)
 
 
 def shape_of(row: Row, config: BertConfig, num_labels: int = 0) -> Shape:
@@ -355,7 +286,7 @@ def to_format(
     value: np.ndarray, layout: str, weights_format: str, num_heads: int
 ) -> np.ndarray:
     """Rearranges a canonical weight for a format; may return a view."""
-    if weights_format in ("bert_tf", "keras", "tf1") or layout == "same":
+    if weights_format in OURS or layout == "same":
         return value
     if weights_format == "huggingface":
         kernels = ("dense", "per_head_out", "per_head_in")
@@ -373,12 +304,9 @@ def from_format(
     value: np.ndarray, layout: str, weights_format: str
 ) -> np.ndarray:
     """Rearranges a weight from a format's layout to the canonical one."""
-    if weights_format in ("bert_tf", "tf1", "huggingface") or layout in (
-        "same",
-        "dense",
-        "output",
-    ):
-        # Here `to_format` transposes or does nothing, so it is its own inverse.
+    is_own_inverse = layout in ("same", "dense", "output")
+    if is_own_inverse or weights_format in (*OURS, "huggingface"):
+        # Here `to_format` transposes or does nothing.
         return to_format(value, layout, weights_format, 1)
     if layout == "per_head_out":
         return value.reshape(value.shape[0], -1)
@@ -388,15 +316,11 @@ def from_format(
 
 
 def shape_in(
-    row: Row,
-    weights_format: str,
-    config: BertConfig,
-    num_labels: int = 0,
+    shape: Shape, layout: str, weights_format: str, num_heads: int
 ) -> Shape:
-    """Returns the shape of a row's weight in a format."""
-    ours = np.broadcast_to(np.int8(0), shape_of(row, config, num_labels))
-    heads = config.num_attention_heads
-    return to_format(ours, row.layout, weights_format, heads).shape
+    """Returns the shape in a format of a weight of a canonical shape."""
+    ours = np.broadcast_to(np.int8(0), shape)
+    return to_format(ours, layout, weights_format, num_heads).shape
 
 
 def is_optimizer_state(name: str) -> bool:
@@ -435,17 +359,9 @@ def kind_of(names) -> str:
     )
 
 
-def encoder_shapes(config: BertConfig) -> Shapes:
-    """Returns name to shape of embeddings, encoder layers and pooler."""
-    return _shapes(config, (ENCODER, POOLER))
-
-
-def pretraining_shapes(config: BertConfig) -> Shapes:
-    """Returns name to shape of the encoder and the two pretraining heads."""
-    return _shapes(config, (ENCODER, POOLER, MASKED_LM, NEXT_SENTENCE))
-
-
-def _shapes(config: BertConfig, parts: tuple[str, ...]) -> Shapes:
+def shapes(config: BertConfig, kind: str) -> dict[str, Shape]:
+    """Returns name to shape of a kind's weights: encoder, pooler and heads."""
+    parts = (ENCODER, POOLER, *HEADS[kind])
     return {
         row.name: shape_of(row, config)
         for row in rows(config)

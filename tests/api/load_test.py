@@ -81,7 +81,7 @@ class LoadModelTest(_ModelTest):
         stored = stored_models.build(kind)
         new = set()
         if kind in ("masked_lm", "next_sentence"):
-            new = set(weight_map.pretraining_shapes(stored.config))
+            new = set(weight_map.shapes(stored.config, "pretraining"))
             new -= set(stored.weights)
         results = []
         for weights_format in ("bert_tf", "tf1"):

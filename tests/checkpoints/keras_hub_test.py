@@ -242,9 +242,8 @@ class WriteTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
                 )
             )
         )
-        _, received, _ = keras_hub._read_tokenizer(self.directory, 16)
         self.assertEqual(
-            received,
+            keras_hub.read_model(self.directory).tokenizer_settings,
             settings
             | {"normalization": "original", "vocabulary_hash": mock.ANY},
         )
@@ -300,7 +299,7 @@ class WriteTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         config = tiny_layers.replace(vocab_size=17)
         one = Vocabulary([*tiny_model.TOKENS, "\u2028"])
         stored = make_stored_with(config=config, vocabulary=one)
-        self.assertIn("end: '\\u2028'.", " ".join(self.write(stored)))
+        self.write(stored)
         tokenizer = their_library.models.BertTokenizer.from_preset(
             self.directory
         )
@@ -413,7 +412,7 @@ class ReadTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
             received.task,
             {"kind": "classification", "problem_type": "single_label"},
         )
-        self.assertIn("softmax of the logits", received.report.notes[-1])
+        self.assertIn("softmax of the logits", str(received.report.notes))
 
     @parameterized.parameters(
         ("BertMaskedLM", "masked-LM head is ignored"),
@@ -424,7 +423,7 @@ class ReadTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         model.save_to_preset(self.directory)
         received = keras_hub.read_model(self.directory)
         self.assertEqual(received.task, {"kind": "encoder"})
-        self.assertIn(note, received.report.notes[-1])
+        self.assertIn(note, " ".join(received.report.notes))
 
     def test_vocabulary_added_by_the_user(self):
         self.their_backbone().save_to_preset(self.directory)
@@ -463,7 +462,7 @@ class BadInputTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
     def test_activation_of_a_classifier(self):
         self.edit("task.json", activation="sigmoid")
         received = keras_hub.read_model(self.directory)
-        self.assertIn("returns sigmoid of the", received.report.notes[-1])
+        self.assertIn("returns sigmoid of the", str(received.report.notes))
         self.assertEqual(received.task["problem_type"], "multi_label")
 
     def test_missing_shard_is_refused(self):

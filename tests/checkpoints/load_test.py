@@ -103,17 +103,17 @@ class InitializationTest(files_case.FolderCase):
         check(unknown, "12ab", "the records")
 
 
-_HEADS = set(weight_map.pretraining_shapes(tiny_layers.CONFIG)) - set(
-    weight_map.encoder_shapes(tiny_layers.CONFIG)
+_HEADS = set(weight_map.shapes(tiny_layers.CONFIG, "pretraining")) - set(
+    weight_map.shapes(tiny_layers.CONFIG, "encoder")
 )
 _SLOT = "bert/pooler/dense/bias/adam_m"
 
 
 def _tensors(encoder_only=False):
     shapes = (
-        weight_map.encoder_shapes(tiny_layers.CONFIG)
+        weight_map.shapes(tiny_layers.CONFIG, "encoder")
         if encoder_only
-        else weight_map.pretraining_shapes(tiny_layers.CONFIG)
+        else weight_map.shapes(tiny_layers.CONFIG, "pretraining")
     )
     return {
         name: tiny_layers.normal(*shape, seed=index)
@@ -148,7 +148,7 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
         ("bert/encoder/layer_2/output/dense/kernel", (3,), "also has {}"),
         ("cls/predictions/other", (3,), "also has {}"),
         ("beta1_power", (3,), "also has {}"),
-        ("bert/pooler/dense/kernel", (64,), r"{} \(64,\), .*\(8, 8\)"),
+        ("bert/pooler/dense/kernel", (64,), r"{} \(64,\) .*\(8, 8\)"),
     )
     def test_refuses_other_weights(self, name, shape, message):
         tensors = _tensors() | {name: shape and np.zeros(shape, np.float32)}

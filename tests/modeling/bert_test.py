@@ -33,7 +33,7 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("bert_for_pretraining", "bert", "cls")
     def test_paths_are_canonical_after_the_outermost_name(self, name):
         model = bert_model.BertForPretraining(tiny_layers.CONFIG, name=name)
-        expected = weight_map.pretraining_shapes(tiny_layers.CONFIG)
+        expected = weight_map.shapes(tiny_layers.CONFIG, "pretraining")
         self.assertCountEqual(
             [weight.path for weight in model.weights],
             [f"{name}/{canonical}" for canonical in expected],
@@ -53,7 +53,7 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
 
         self.assertCountEqual(
             bert_model.named_variables(Outer()),
-            [*weight_map.encoder_shapes(tiny_layers.CONFIG)]
+            [*weight_map.shapes(tiny_layers.CONFIG, "encoder")]
             + ["head/kernel", "head/bias"],
         )
 

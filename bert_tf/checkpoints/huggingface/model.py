@@ -64,7 +64,7 @@ _POOLED = {
 # Kind of model -> the class of transformers with the same heads.
 ARCHITECTURES = {
     "embeddings": "BertModel",
-    "encoder": "BertModel",  # After "embeddings", so `kind_of` picks this.
+    "encoder": "BertModel",  # After "embeddings", so `_kind_of` picks this.
     "pretraining": "BertForPreTraining",
     "masked_lm": "BertForMaskedLM",
     "next_sentence": "BertForNextSentencePrediction",
@@ -194,7 +194,7 @@ def read_model(
         # An early config.json may name a base class: use the weights' class.
         name = classes[checkpoint.keras_class]
         values = values | {"architectures": [name]}
-    named_kind, unknown_class = kind_of(values, config_file)
+    named_kind, unknown_class = _kind_of(values, config_file)
     heads = _heads(named_kind, checkpoint, config, config_file, unknown_class)
     others: list[str] = []
     if unknown_class:
@@ -222,7 +222,7 @@ def read_model(
             f"{', '.join(checkpoint.types)}, which become float32."
         )
     num_labels = stored_model.num_labels(kind, config, weights) or 0
-    task = to_task(values, kind, num_labels, config_file)
+    task = _to_task(values, kind, num_labels, config_file)
     vocabulary, settings, is_derived, tokenizer_notes = (
         huggingface_tokenizer.read(path, config.vocab_size)
     )
@@ -363,33 +363,15 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes a model as transformers would save it; see `formats`."""
     kind = stored.task["kind"]
     weights, sentences = _select(stored)
-    vocabulary = stored.vocabulary
-    values, config_sentences = from_bert_config(
-        stored.config,
-        stored.task,
-        stored.num_labels or 0,
-        vocabulary.pad_id if vocabulary else 0,
-    )
-    sentences += config_sentences
-    tensors, _ = matching.translate(weights, stored.config, "huggingface")
+    values, config_sentences = _from_bert_config(stored)
+    tensors = matching.translate(weights, stored.config, "huggingface")
     if kind in _ENCODERS:
         tensors = tensors.rename({n.removeprefix(_PREFIX): n for n in tensors})
-    if vocabulary is None:
-        sentences.append(
-            "The vocabulary is unknown, so no tokenizer files are written."
-        )
-    else:
-        vocabulary.check_size(stored.config.vocab_size)
-        huggingface_tokenizer.write(
-            directory,
-            vocabulary,
-            stored.tokenizer_settings,
-            stored.config.max_position_embeddings,
-        )
+    huggingface_tokenizer.write(directory, stored)
     files.write_json(os.path.join(directory, CONFIG_FILE), values)
     weights_file = os.path.join(directory, huggingface_weights.SAFETENSORS_FILE)
     write_safetensors(weights_file, tensors, _METADATA)
-    return sentences
+    return sentences + config_sentences
 
 
 def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
@@ -483,12 +465,8 @@ def _refuse_active(values: Mapping[str, Any], source: str) -> None:
         )
 
 
-def kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
-    """Returns (kind of a class in `architectures`, ""); else (None, its names).
-
-    Raises:
-      UserError: If no known class is named and `model_type` is missing.
-    """
+def _kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
+    """Returns (kind of the class in `architectures`, "") or (None, names)."""
     names = values.get("architectures") or []
     names = names if isinstance(names, list) else [names]
     kinds = {name: kind for kind, name in ARCHITECTURES.items()}
@@ -501,26 +479,16 @@ def kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
     return kind, ", ".join(map(str, names)) if kind is None else ""
 
 
-def to_task(
+def _to_task(
     values: Mapping[str, Any], kind: str, num_labels: int, source: str
 ) -> dict[str, Any]:
-    """Returns the contents of task.json for a model.
-
-    Args:
-      values: The contents of a config.json.
-      kind: The kind of the model.
-      num_labels: The number of rows of the classifier; 0 without a classifier.
-      source: The file's path.
-
-    Raises:
-      UserError: If the labels or the problem type do not fit the model.
-    """
+    """Returns the contents of task.json for the contents of a config.json."""
     task = {"kind": kind}
     if kind not in LABELLED:
         return task
     stored_files.check(values, _LABEL_KEYS, source)
     names = values.get("id2label")
-    labels = default_labels(num_labels)
+    labels = _default_labels(num_labels)
     if names is not None:
         labels = [str(names[str(index)]) for index in range(len(names))]
     if len(labels) != num_labels:
@@ -535,28 +503,13 @@ def to_task(
     return task
 
 
-def default_labels(num_labels: int) -> list[str]:
-    """Returns Hugging Face's default names of labels."""
+def _default_labels(num_labels: int) -> list[str]:
     return [f"LABEL_{index}" for index in range(num_labels)]
 
 
-def from_bert_config(
-    config: BertConfig,
-    task: Mapping[str, Any],
-    num_labels: int,
-    pad_id: int,
-) -> tuple[dict[str, Any], list[str]]:
-    """Returns the contents of a config.json, and notes for the user.
-
-    Args:
-      config: The model's config.
-      task: The contents of task.json.
-      num_labels: The number of rows of the classifier; 0 without one.
-      pad_id: The id of [PAD].
-
-    Raises:
-      UserError: If Hugging Face's BERT cannot represent the model.
-    """
+def _from_bert_config(stored: StoredModel) -> tuple[dict[str, Any], list[str]]:
+    """Returns the contents of a config.json, and notes for the user."""
+    config, task = stored.config, stored.task
     if config.left_to_right:
         raise UserError(
             "Hugging Face's BERT is bidirectional, so a model with "
@@ -575,13 +528,19 @@ def from_bert_config(
         "dtype": "float32",
         "is_decoder": False,
         "model_type": "bert",
-        "pad_token_id": pad_id,
+        "pad_token_id": stored.vocabulary.pad_id,
         "position_embedding_type": "absolute",
         "tie_word_embeddings": True,
         "use_cache": True,
     }
     if task["kind"] in LABELLED:
-        values |= _label_values(task, num_labels)
+        labels = task.get("labels") or _default_labels(stored.num_labels)
+        theirs = {ours: theirs for theirs, ours in _PROBLEM_TYPES.items()}
+        values |= {
+            "id2label": {str(i): label for i, label in enumerate(labels)},
+            "label2id": {label: i for i, label in enumerate(labels)},
+            "problem_type": theirs.get(task.get("problem_type")),
+        }
     sentences = []
     if config.hidden_act in _GELUS:
         sentences.append(
@@ -589,18 +548,3 @@ def from_bert_config(
             f'is "{values["hidden_act"]}" in Hugging Face\'s config.json.'
         )
     return dict(sorted(values.items())), sentences
-
-
-def _label_values(task: Mapping[str, Any], num_labels: int) -> dict[str, Any]:
-    labels = task.get("labels") or default_labels(num_labels)
-    if len(labels) != num_labels or len(set(labels)) != num_labels:
-        raise UserError(
-            "The labels of the task must be as many different names as the "
-            f"classifier has rows, {num_labels}. Received: {list(labels)!r}."
-        )
-    theirs = {ours: theirs for theirs, ours in _PROBLEM_TYPES.items()}
-    return {
-        "id2label": {str(i): label for i, label in enumerate(labels)},
-        "label2id": {label: i for i, label in enumerate(labels)},
-        "problem_type": theirs.get(task.get("problem_type")),
-    }

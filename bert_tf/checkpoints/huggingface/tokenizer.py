@@ -7,13 +7,13 @@ special_tokens_map.json  the names of the special tokens
 added_tokens.json        tokens beyond the vocabulary, in older versions
 """
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import task_values
+from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.task_values import only
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -31,6 +31,14 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "special_tokens_map.json"
 ADDED_TOKENS_FILE = "added_tokens.json"
+_JSON_FILES = (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    SPECIAL_TOKENS_FILE,
+    ADDED_TOKENS_FILE,
+)
+# File name -> its JSON object, for the files that a directory has.
+_Parsed = Mapping[str, Mapping[str, Any]]
 
 _SPECIAL_TOKENS = {
     "pad_token": vocabulary_lib.PAD,
@@ -77,28 +85,12 @@ _IN_TOKENIZER = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class _TokenizerFiles:
-    """The parsed JSON files of a directory; {} for a missing file."""
-
-    directory: str
-    config: Mapping[str, Any]
-    tokenizer: Mapping[str, Any]
-    special_tokens: Mapping[str, Any]
-    added_tokens: Mapping[str, Any]
-
-    def path(self, name: str) -> str:
-        return os.path.join(self.directory, name)
-
-
 def read(
     directory: str, vocab_size: int
 ) -> tuple[Vocabulary, dict[str, Any], bool, list[str]]:
     """Reads the vocabulary and the settings of a directory's tokenizer.
 
-    Args:
-      directory: The directory of the files.
-      vocab_size: The number of rows of the model's word embeddings.
+    The model's word embeddings have `vocab_size` rows.
 
     Returns:
       The vocabulary, the tokenizer's `settings`, whether lower case had to be
@@ -108,31 +100,39 @@ def read(
       UserError: If the directory has no tokenizer of BERT, or the files do not
         fit each other or the model.
     """
-    parsed = _read_files(directory)
-    _check(parsed)
-    vocabulary, notes = _read_vocabulary(parsed, vocab_size)
-    lower_case, strip_accents = _settings(parsed, notes)
+    parsed = {
+        name: stored_files.read_object(path)
+        for name in _JSON_FILES
+        if stored_files.exists(path := os.path.join(directory, name))
+    }
+    _check(directory, parsed)
+    vocabulary, notes = _read_vocabulary(directory, parsed, vocab_size)
+    lower_case, strip_accents = _settings(directory, parsed, notes)
     is_derived = lower_case is None
     if lower_case is None:
         lower_case = stored_model.note_lower_case(vocabulary, directory, notes)
-    longest = parsed.tokenizer.get("model", {}).get("max_input_chars_per_word")
+    model = parsed.get(TOKENIZER_FILE, {}).get("model", {})
+    longest = model.get("max_input_chars_per_word")
+    if longest is None:
+        longest = bert_tokenizer.MAX_CHARS_PER_WORD
     settings = stored_model.tokenizer_settings(
         vocabulary,
         lower_case,
         strip_accents,
-        max_input_chars_per_word=bert_tokenizer.MAX_CHARS_PER_WORD
-        if longest is None
-        else longest,
+        max_input_chars_per_word=longest,
     )
-    task_values.check_tokenizer(settings, parsed.path(TOKENIZER_FILE))
+    task_values.check_tokenizer(
+        settings, os.path.join(directory, TOKENIZER_FILE)
+    )
     return vocabulary, settings, is_derived, notes
 
 
 def _settings(
-    parsed: _TokenizerFiles, notes: list[str]
+    directory: str, parsed: _Parsed, notes: list[str]
 ) -> tuple[bool | None, bool | None]:
     """Returns `lower_case` and `strip_accents`; None if no file states it."""
-    config, rules = parsed.config, parsed.tokenizer.get("normalizer") or {}
+    config = parsed.get(TOKENIZER_CONFIG_FILE, {})
+    rules = parsed.get(TOKENIZER_FILE, {}).get("normalizer") or {}
     lower_case = rules.get("lowercase")
     strip_accents = rules.get("strip_accents")
     # As in transformers, tokenizer_config.json takes precedence for BERT's
@@ -144,77 +144,58 @@ def _settings(
         if lower_case is not None and flag not in (None, lower_case):
             notes.append(
                 f"{TOKENIZER_CONFIG_FILE} and {TOKENIZER_FILE} in "
-                f"{parsed.directory} differ on lower case; the first counts, "
-                f"as in Hugging Face: lower_case={flag}."
+                f"{directory} differ on lower case; the first counts, as in "
+                f"Hugging Face: lower_case={flag}."
             )
         lower_case = lower_case if flag is None else flag
     return lower_case, strip_accents
 
 
-def _check(parsed: _TokenizerFiles) -> None:
+def _check(directory: str, parsed: _Parsed) -> None:
     """Raises `UserError` for an unsupported class, rule or special token."""
-    classes = _BERT_CLASSES + (_GENERIC_CLASSES if parsed.tokenizer else ())
-    stored_files.check(
-        parsed.config,
-        _IN_CONFIG | {"tokenizer_class": optional(choice(*classes))},
-        parsed.path(TOKENIZER_CONFIG_FILE),
-    )
-    stored_files.check(
-        parsed.special_tokens,
-        _IN_SPECIAL_TOKENS,
-        parsed.path(SPECIAL_TOKENS_FILE),
-    )
-    if not parsed.tokenizer:
-        return
-    path = parsed.path(TOKENIZER_FILE)
-    parts = dict.fromkeys(_IN_TOKENIZER, OBJECT)
-    stored_files.check(parsed.tokenizer, parts, path, tuple(parts))
-    for part, schema in _IN_TOKENIZER.items():
-        values = parsed.tokenizer[part]
-        stored_files.check(values, schema, f"{path}, {part}", ("type",))
-
-
-def _read_files(directory: str) -> _TokenizerFiles:
-    """Parses the JSON files of a directory."""
-
-    def parse(name):
+    tokenizer = parsed.get(TOKENIZER_FILE)
+    classes = _BERT_CLASSES + (_GENERIC_CLASSES if tokenizer else ())
+    in_config = _IN_CONFIG | {"tokenizer_class": optional(choice(*classes))}
+    for name, schema in (
+        (TOKENIZER_CONFIG_FILE, in_config),
+        (SPECIAL_TOKENS_FILE, _IN_SPECIAL_TOKENS),
+    ):
         path = os.path.join(directory, name)
-        if not stored_files.exists(path):
-            return {}
-        return stored_files.read_object(path)
-
-    return _TokenizerFiles(
-        directory,
-        parse(TOKENIZER_CONFIG_FILE),
-        parse(TOKENIZER_FILE),
-        parse(SPECIAL_TOKENS_FILE),
-        parse(ADDED_TOKENS_FILE),
-    )
+        stored_files.check(parsed.get(name, {}), schema, path)
+    if not tokenizer:
+        return
+    path = os.path.join(directory, TOKENIZER_FILE)
+    parts = dict.fromkeys(_IN_TOKENIZER, OBJECT)
+    stored_files.check(tokenizer, parts, path, tuple(parts))
+    for part, schema in _IN_TOKENIZER.items():
+        stored_files.check(
+            tokenizer[part], schema, f"{path}, {part}", ("type",)
+        )
 
 
 def _read_vocabulary(
-    parsed: _TokenizerFiles, vocab_size: int
+    directory: str, parsed: _Parsed, vocab_size: int
 ) -> tuple[Vocabulary, list[str]]:
     """Returns the vocabulary and notes for the user."""
     stored = {}
-    path = parsed.path(VOCAB_FILE)
+    path = os.path.join(directory, VOCAB_FILE)
     if stored_files.exists(path):
         stored[path] = dict(enumerate(Vocabulary.from_file(path).tokens))
-    if parsed.tokenizer:
-        path = parsed.path(TOKENIZER_FILE)
-        ids_of = parsed.tokenizer["model"].get("vocab")
+    if tokenizer := parsed.get(TOKENIZER_FILE):
+        path = os.path.join(directory, TOKENIZER_FILE)
+        ids_of = tokenizer["model"].get("vocab")
         stored[path] = _by_id(ids_of, vocab_size, path)
     if not stored:
         raise UserError(
-            f"{parsed.directory} has no vocabulary of BERT: expected "
-            f"{VOCAB_FILE} or {TOKENIZER_FILE} in it."
+            f"{directory} has no vocabulary of BERT: expected {VOCAB_FILE} or "
+            f"{TOKENIZER_FILE} in it."
         )
     source, tokens = next(iter(stored.items()))
     # As in transformers, the last file, tokenizer.json, has precedence.
     wordpieces = {*next(reversed(stored.values())).values()}
     added = [
         vocabulary_lib.added_token(i, x["content"] in wordpieces, x)
-        for i, x in _added_tokens(parsed, tokens).items()
+        for i, x in _added_tokens(directory, parsed, tokens).items()
     ]
     for path, token_of in stored.items():
         for row in added:
@@ -228,7 +209,7 @@ def _read_vocabulary(
                     "vocabulary or follow it, within the model's vocab_size="
                     f"{vocab_size}."
                 )
-    _check_equal(stored, parsed.directory)
+    _check_equal(stored, directory)
     notes = []
     # Skip the five special tokens, which `preserve_special_tokens` controls.
     added = [
@@ -275,36 +256,33 @@ def _by_id(ids_of: Any, vocab_size: int, path: str) -> dict[int, str]:
 
 
 def _added_tokens(
-    parsed: _TokenizerFiles, tokens: Mapping[int, str]
+    directory: str, parsed: _Parsed, tokens: Mapping[int, str]
 ) -> dict[int, dict[str, Any]]:
     """Returns the added tokens in all files: id to content and flags.
 
     Source: PreTrainedTokenizerBase._from_pretrained of transformers 4.
     """
-    decoder = parsed.config.get("added_tokens_decoder") or {}
+    config, in_older_versions, tokenizer = (
+        parsed.get(name, {})
+        for name in (TOKENIZER_CONFIG_FILE, ADDED_TOKENS_FILE, TOKENIZER_FILE)
+    )
+    decoder = config.get("added_tokens_decoder") or {}
     try:
-        names = _named_tokens(parsed)
-        rows = [
-            (index, names[token])
-            for token, index in {
-                token: i for i, token in sorted(tokens.items())
-            }.items()
-            if token in names
-        ]
+        names = _named_tokens(config, parsed.get(SPECIAL_TOKENS_FILE, {}))
+        # A token that occurs twice has the id of its last line.
+        last = {token: i for i, token in sorted(tokens.items())}
+        rows = [(i, names[x]) for x, i in last.items() if x in names]
         rows += [
             (int(i), names.get(token, {"content": token}))
-            for token, i in parsed.added_tokens.items()
+            for token, i in in_older_versions.items()
         ]
-        rows += [
-            (int(x["id"]), x)
-            for x in parsed.tokenizer.get("added_tokens") or []
-        ]
+        rows += [(int(x["id"]), x) for x in tokenizer.get("added_tokens") or []]
         rows += [(int(i), x) for i, x in decoder.items()]
         pairs = [(i, x["content"]) for i, x in rows]
-        if not all(stored_files.TEXT.fits(token) for _, token in pairs):
-            raise ValueError("a content is no text")
-        if not all(token for _, token in pairs):
-            raise ValueError("a content is empty")
+        if not all(
+            stored_files.TEXT.fits(token) and token for _, token in pairs
+        ):
+            raise ValueError("a content is empty or no text")
         values = {i: {"normalized": not x.get("special")} | x for i, x in rows}
     except (
         AttributeError,
@@ -314,23 +292,23 @@ def _added_tokens(
         ValueError,
     ) as error:
         raise UserError(
-            f"The added tokens in {parsed.directory} must each have an id and "
-            f"a content ({type(error).__name__}: {error})."
+            f"The added tokens in {directory} must each have an id and a "
+            f"content ({type(error).__name__}: {error})."
         ) from error
     added = {}
     for index, token in sorted(pairs):
         if added.setdefault(index, token) != token:
             raise UserError(
-                f"Two added tokens in {parsed.directory} have the id {index}: "
+                f"Two added tokens in {directory} have the id {index}: "
                 f"{added[index]!r} and {token!r}."
             )
     return dict(sorted(values.items()))
 
 
-def _named_tokens(parsed: _TokenizerFiles) -> dict[str, dict[str, Any]]:
-    """Returns the tokens of `config` and `special_tokens`: content -> flags."""
+def _named_tokens(*files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the tokens that files name by their use: content -> flags."""
     values: list[Any] = []
-    for file in (parsed.config, parsed.special_tokens):
+    for file in files:
         values += [x for key, x in file.items() if key.endswith("_token")]
         for key in ("additional_special_tokens", "extra_special_tokens"):
             named = file.get(key)
@@ -363,24 +341,11 @@ def _check_equal(
         )
 
 
-def write(
-    directory: str,
-    vocabulary: Vocabulary,
-    settings: Mapping[str, Any],
-    max_length: int,
-) -> None:
-    """Writes the files from which AutoTokenizer builds the same tokenizer.
-
-    Args:
-      directory: An existing directory.
-      vocabulary: The vocabulary.
-      settings: The tokenizer's `settings`.
-      max_length: The longest sequence that the model reads.
-    """
-    lower_case, strip_accents = (
-        settings["lower_case"],
-        settings["strip_accents"],
-    )
+def write(directory: str, stored: StoredModel) -> None:
+    """Writes the files from which AutoTokenizer builds the same tokenizer."""
+    vocabulary, settings = stored.vocabulary, stored.tokenizer_settings
+    lower_case = settings["lower_case"]
+    strip_accents = settings["strip_accents"]
     # If strip_accents equals lower_case, write null, as released models do.
     accents = None if strip_accents == lower_case else strip_accents
 
@@ -391,7 +356,7 @@ def write(
         TOKENIZER_CONFIG_FILE,
         {
             "do_lower_case": lower_case,
-            "model_max_length": max_length,
+            "model_max_length": stored.config.max_position_embeddings,
             "strip_accents": accents,
             "tokenize_chinese_chars": True,
             "tokenizer_class": _BERT_CLASSES[0],
@@ -420,10 +385,7 @@ def write(
                 "type": "WordPiece",
                 "unk_token": vocabulary_lib.UNK,
                 "continuing_subword_prefix": vocabulary_lib.CONTINUATION,
-                "max_input_chars_per_word": settings.get(
-                    "max_input_chars_per_word",
-                    bert_tokenizer.MAX_CHARS_PER_WORD,
-                ),
+                "max_input_chars_per_word": stored.max_input_chars_per_word,
                 "vocab": _to_vocab(vocabulary),
             },
         },
@@ -433,23 +395,16 @@ def write(
 
 def _to_added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
     """Returns the entries of tokens to find whole in texts, such as [MASK]."""
-    return [
-        {
-            "id": index,
-            "content": token,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for index, token in sorted(
-            (vocabulary.id(special), special)
-            for special in vocabulary_lib.SPECIAL_TOKENS
+    special = [
+        vocabulary_lib.added_token(
+            vocabulary.id(token), True, {"content": token, "special": True}
         )
-    ] + [
+        for token in vocabulary_lib.SPECIAL_TOKENS
+    ]
+    special.sort(key=lambda row: row["id"])
+    return [
         {key: x for key, x in row.items() if key != "is_wordpiece"}
-        for row in vocabulary.added_tokens
+        for row in (*special, *vocabulary.added_tokens)
     ]
 
 

@@ -129,14 +129,17 @@ def read(directory: str) -> Checkpoint:
             "bert/embeddings/word_embeddings/weight:0 in it. Received: "
             f"{', '.join(sorted(tensors)[:2]) or 'no tensors'}."
         )
-    for ours, original in theirs.items():
-        is_buffer = ours.endswith("position_ids")
-        if types[original] not in _FLOATS and not is_buffer:
+    used = {
+        types[original]: original
+        for ours, original in theirs.items()
+        if not ours.endswith("position_ids")
+    }
+    for dtype, original in used.items():
+        if dtype not in _FLOATS:
             raise UserError(
                 f"{path} is quantized or not a model's: expected floating "
-                f"point numbers, but {original} is {types[original]}."
+                f"point numbers, but {original} is {dtype}."
             )
-    used = {types[n] for o, n in theirs.items() if "position_ids" not in o}
     named = _class_in(_read_keras(path)[0]) if name == KERAS_FILE else None
     checkpoint = Checkpoint(path, tensors, tuple(sorted(used)), named)
     _check_copies(checkpoint)
@@ -206,8 +209,7 @@ def _read_shards(
             f"{index_file} and its files do not agree on what each holds, "
             f"first on {name} in {file}; copy the directory again."
         )
-    shapes: dict[str, Shape] = {}
-    types: dict[str, str] = {}
+    shapes, types = {}, {}
     for tensors, shard_types in shards.values():
         shapes |= tensors.shapes
         types |= shard_types

@@ -9,8 +9,6 @@ of training have other prefixes (`model.ckpt-1000`) and also hold Adam's moments
 and the step; a file `checkpoint` names the newest checkpoint.
 """
 
-import dataclasses
-import math
 import os
 import re
 from collections.abc import Collection
@@ -141,7 +139,6 @@ def open_tensors(path: str, object_based: bool = False) -> Tensors:
     try:
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
-        needed, present = _count_bytes(prefix, reader)
     except READ_ERRORS as error:
         raise damaged(f"The checkpoint {prefix}", error) from error
     kinds = (
@@ -153,12 +150,6 @@ def open_tensors(path: str, object_based: bool = False) -> Tensors:
             f"{prefix} is {kinds[not object_based]}. Expected "
             f"{kinds[object_based]}."
         )
-    if present < needed:
-        raise UserError(
-            f"The checkpoint {prefix} is damaged or incomplete: its tensors "
-            f"take {needed} bytes, and {prefix}.data-* have {present}; copy it "
-            "again."
-        )
 
     def read_tensor(name):
         try:
@@ -167,25 +158,6 @@ def open_tensors(path: str, object_based: bool = False) -> Tensors:
             raise damaged(f"The checkpoint {prefix}", error) from error
 
     return Tensors({n: tuple(shapes[n]) for n in sorted(shapes)}, read_tensor)
-
-
-def _count_bytes(prefix: str, reader: Any) -> tuple[int, int]:
-    """Returns how many bytes the tensors need and the data files have."""
-    dtypes = reader.get_variable_to_dtype_map()
-    needed = sum(
-        math.prod(shape) * dtypes[name].size
-        for name, shape in reader.get_variable_to_shape_map().items()
-        if dtypes[name] != tf.string
-    )
-    if OBJECT_GRAPH_KEY in dtypes:
-        needed += np.asarray(reader.get_tensor(OBJECT_GRAPH_KEY)).nbytes
-    folder, name = os.path.split(prefix)
-    present = sum(
-        tf.io.gfile.stat(os.path.join(folder, other)).length
-        for other in tf.io.gfile.listdir(folder or ".")
-        if other.startswith(f"{name}.data-") and _PART.search(other)
-    )
-    return needed, present
 
 
 def read(path: str) -> dict[str, np.ndarray]:
@@ -198,12 +170,7 @@ def read_weights(
 ) -> tuple[Tensors, Tensors, matching.Report]:
     """Splits a BERT's checkpoint into weights and optimizer state.
 
-    Values are read on access.
-
-    Args:
-      path: A path for `find_prefix`.
-      config: The shape of the model.
-      allow_missing: Pattern for names of tensors that may be missing or unused.
+    Values are read on access. `path` is as for `find_prefix`.
 
     Raises:
       UserError: If the checkpoint is damaged, or holds another model.
@@ -219,14 +186,9 @@ def read_weights(
         allow_missing=allow_missing,
     )
     report = report.with_notes(*_check_types(prefix, report.loaded))
-    state, unused = matching.match_optimizer_state(
-        state,
-        {name: weights.shapes[name] for name in report.loaded},
-        prefix,
-        allow_missing,
+    return matching.with_optimizer_state(
+        weights, report, state, prefix, allow_missing
     )
-    report = dataclasses.replace(report, unused=report.unused + unused)
-    return weights, state, report
 
 
 def _check_types(prefix: str, names: Collection[str]) -> list[str]:
@@ -345,27 +307,17 @@ def read_model(
     prefix = find_prefix(path)
     config = files.read_bert_config(config_beside(prefix))
     weights, state, report = read_weights(prefix, config, allow_missing)
-    vocabulary, settings, notes = stored_model.read_vocabulary(
-        os.path.dirname(prefix), config.vocab_size, "A TF1 checkpoint"
-    )
+    task = {"kind": weight_map.kind_of(weights)}
+    if any(map(recurrent_heads.belongs, weights)):
+        task["head"] = "bilstm"
     return StoredModel(
         path=path,
         config=config,
         weights=weights,
-        vocabulary=vocabulary,
-        tokenizer_settings=settings,
-        task=_task_of(weights),
+        task=task,
         optimizer_state=state,
-        report=report.with_notes(*notes),
-        lower_case_is_derived=vocabulary is not None,
-    )
-
-
-def _task_of(weights: Tensors) -> dict[str, Any]:
-    """Returns the task as far as the names of weights determine it."""
-    task = {"kind": weight_map.kind_of(weights)}
-    has_lstms = any(map(recurrent_heads.belongs, weights))
-    return task | ({"head": "bilstm"} if has_lstms else {})
+        report=report,
+    ).with_vocabulary(os.path.dirname(prefix), "A TF1 checkpoint")
 
 
 def write_model(directory: str, stored: StoredModel) -> list[str]:
@@ -381,20 +333,19 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
             "does not keep which layers of the encoder it reads; convert it "
             "to bert_tf, or a fine-tuned model."
         )
-    weights, _ = matching.translate(stored.weights, stored.config, "tf1")
+    weights = matching.translate(stored.weights, stored.config, "tf1")
     files.write_text(
         os.path.join(directory, _CONFIG_FILE), stored.config.to_json()
     )
-    sentences = _describe_config(stored.config)
-    if stored.vocabulary is None:
-        sentences.append(f"The vocabulary is unknown: no {_VOCAB_FILE}.")
-    else:
-        stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
-        sentences += _describe_tokenizer(stored)
+    stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
     write(os.path.join(directory, _PREFIX), weights | stored.optimizer_state)
-    return sentences + stored_model.not_carried(
-        "A TF1 checkpoint", stored, ("kind", "head"), has_optimizer=True
-    )
+    return [
+        *_describe_config(stored.config),
+        *_describe_tokenizer(stored.tokenizer_settings),
+        *stored_model.not_carried(
+            "A TF1 checkpoint", stored, ("kind", "head"), has_optimizer=True
+        ),
+    ]
 
 
 def _describe_config(config: BertConfig) -> list[str]:
@@ -416,9 +367,8 @@ def _describe_config(config: BertConfig) -> list[str]:
     return sentences
 
 
-def _describe_tokenizer(stored: StoredModel) -> list[str]:
+def _describe_tokenizer(settings: Mapping[str, Any]) -> list[str]:
     """Returns sentences on the flags that the original needs."""
-    settings = stored.tokenizer_settings
     lower_case = settings["lower_case"]
     sentences = [
         "A TF1 checkpoint does not keep the tokenizer's settings: give "

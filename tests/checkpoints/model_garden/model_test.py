@@ -224,9 +224,6 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
             self._write(_stored(*_ENCODER, config=config))
         self.assertEmpty(os.listdir(self.directory))
 
-    def test_refuses_to_write_without_a_vocabulary(self):
-        with self.assertRaisesRegex(UserError, "memory has no vocabulary"):
-            self._write(_stored(*_ENCODER, vocabulary=None))
         self.assertEmpty(os.listdir(self.directory))
 
     @parameterized.parameters(
@@ -286,8 +283,10 @@ class ObjectCheckpointTest(tf.test.TestCase):
         (first, *others) = sorted(tf.io.gfile.glob(f"{self.prefix}.data-*"))
         self.assertNotEmpty(others)
         os.truncate(first, os.path.getsize(first) - 400)
+        checkpoint = model_garden.ObjectCheckpoint(self.prefix)
         with self.assertRaisesRegex(UserError, "damaged or incomplete"):
-            model_garden.ObjectCheckpoint(self.prefix)
+            for _, variable in checkpoint.variables(0):
+                checkpoint.read(variable)
 
 
 if __name__ == "__main__":
