@@ -23,12 +23,8 @@ from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 
-_PREFIXES = {
-    weight_map.CLASSIFIER: "",
-    weight_map.SQUAD: f"{weight_map.SQUAD}/",
-    weight_map.TAGGER: f"{weight_map.TAGGER}/",
-    weight_map.MULTIPLE_CHOICE: f"{weight_map.MULTIPLE_CHOICE}/",
-}
+_HEADS = (weight_map.SQUAD, weight_map.TAGGER, weight_map.MULTIPLE_CHOICE)
+_PREFIXES = {weight_map.CLASSIFIER: ""} | {head: f"{head}/" for head in _HEADS}
 # Number of layers in weighted_sum_last_four_hidden and concat_last_four_hidden.
 _FOUR = 4
 _WEIGHTED_SUM = "weighted_sum"

@@ -9,6 +9,7 @@ of training have other prefixes (`model.ckpt-1000`) and also hold Adam's moments
 and the step; a file `checkpoint` names the newest checkpoint.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Collection
@@ -72,9 +73,14 @@ def find_prefix(path: str) -> str:
 
 
 def _find_in_directory(path: str) -> str:
-    named = _read_state_file(path)
-    if named:
-        return named
+    # A damaged file `checkpoint` is ignored.
+    with contextlib.suppress(tf.errors.OpError, ValueError):
+        if state := tf.train.get_checkpoint_state(path):
+            # Drop the stored prefix's folder: it may have been moved.
+            name = os.path.basename(state.model_checkpoint_path)
+            prefix = os.path.join(path, name)
+            if tf.io.gfile.exists(f"{prefix}.index"):
+                return prefix
     names = [
         name.removesuffix(".index")
         for name in tf.io.gfile.listdir(path)
@@ -91,20 +97,6 @@ def _find_in_directory(path: str) -> str:
             f"them: {', '.join(sorted(names))}."
         )
     return os.path.join(path, steps[max(steps)] if steps else names[0])
-
-
-def _read_state_file(directory: str) -> str | None:
-    """Returns the prefix that the file `checkpoint` names, if it exists."""
-    try:
-        state = tf.train.get_checkpoint_state(directory)
-    except (tf.errors.OpError, ValueError):
-        return None
-    if state is None:
-        return None
-    # Drop the stored prefix's folder: the checkpoint may have been moved.
-    name = os.path.basename(state.model_checkpoint_path)
-    prefix = os.path.join(directory, name)
-    return prefix if tf.io.gfile.exists(f"{prefix}.index") else None
 
 
 def is_object_based(prefix: str) -> bool:
