@@ -25,11 +25,11 @@ import contextlib
 import http.client
 import json
 import multiprocessing
+import os
 import pathlib
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -40,7 +40,8 @@ import abuse_attacks as attacks
 import grpc
 import numpy as np
 import psutil
-from absl import app
+import runs
+import turns
 from absl import flags
 from tensorflow_serving.apis import model_management_pb2
 from tensorflow_serving.apis import model_service_pb2_grpc
@@ -50,7 +51,7 @@ _ENGINE = flags.DEFINE_enum(
 )
 _VOCAB_FILE = flags.DEFINE_string(
     "vocab_file",
-    "tests/golden/vocab/bert-base-uncased-vocab.txt",
+    runs.VOCAB_FILE,
     "Vocabulary of the models.",
 )
 _SECONDS = flags.DEFINE_float("seconds", 20, "Seconds of each attack.")
@@ -59,7 +60,6 @@ _ATTACKS = flags.DEFINE_list("attacks", None, "Names; all by default.")
 _OUTPUT_FILE = flags.DEFINE_string("output_file", None, "JSON of the results.")
 _SEED = flags.DEFINE_integer("seed", 1, "Of the order and the random bytes.")
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _HEADS = (attacks.MODEL, "question_answering", "multiple_choice")
 _ALLOWANCE = 1 << 30
 _MOST_SECONDS = 1.0
@@ -72,21 +72,14 @@ _PLOT_SECONDS = 10
 
 def _export(folder):
     """Writes the models and their exports; returns the configuration's path."""
-    from bert_tf.checkpoints import model_directory
     from bert_tf.config import BertConfig
     from bert_tf.modeling import task_models
-    from bert_tf.modeling.bert import named_variables
     from bert_tf.tasks.multiple_choice.examples import Columns
     from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
     from bert_tf.tasks.squad.task import SquadTask
-    from bert_tf.text.tokenizer import BertTokenizer
-    from bert_tf.text.vocabulary import Vocabulary
 
-    config_path = _ROOT / "bert_tf/recipes/configs/tiny/bert_config.json"
-    config = BertConfig.from_json(
-        config_path.read_text(encoding="utf-8"), str(config_path)
-    )
-    vocabulary = Vocabulary.from_file(str(_ROOT / _VOCAB_FILE.value))
+    path = runs.ROOT / "bert_tf/recipes/configs/tiny/bert_config.json"
+    config = BertConfig.from_dict(runs.read_json(path))
     kinds = {
         "question_answering": (
             task_models.BertForQuestionAnswering,
@@ -100,27 +93,23 @@ def _export(folder):
         ),
     }
     for kind, (model_class, task) in kinds.items():
-        weights = named_variables(model_class(config))
-        model_directory.write(
+        turns.write_model(
             f"{folder}/models/{kind}",
-            config,
-            {name: x.numpy() for name, x in weights.items()},
-            vocabulary,
-            BertTokenizer(vocabulary).settings(),
-            {"kind": task.kind} | task.to_json(),
-            "# Random weights\n",
+            model_class(config),
+            task,
+            _VOCAB_FILE.value,
         )
     models = ""
     for head in _HEADS:
         kind = head if head in kinds else "question_answering"
         subprocess.run(
-            [
-                *(sys.executable, str(_ROOT / "export" / "savedmodel.py")),
-                f"--model_dir={folder}/models/{kind}",
-                f"--output_dir={folder}/{head}",
-                f"--head={head}",
-                f"--litert={_ENGINE.value == 'litert'}",
-            ],
+            runs.command(
+                "export/savedmodel.py",
+                model_dir=f"{folder}/models/{kind}",
+                output_dir=f"{folder}/{head}",
+                head=head,
+                litert=_ENGINE.value == "litert",
+            ),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             check=True,
@@ -136,17 +125,16 @@ class _Server:
 
     def __init__(self, config_path):
         self.config_path = config_path
-        self.rest_port, self.port = _free_port(), _free_port()
+        self.rest_port, self.port = runs.free_ports(2)
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                str(_ROOT / "run" / "serve.py"),
-                f"--model_config_file={config_path}",
-                f"--engine={_ENGINE.value}",
-                f"--port={self.port}",
-                f"--rest_api_port={self.rest_port}",
-                "--allow_reload",
-            ],
+            runs.command(
+                "run/serve.py",
+                model_config_file=config_path,
+                engine=_ENGINE.value,
+                port=self.port,
+                rest_api_port=self.rest_port,
+                allow_reload=True,
+            ),
             stderr=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 300
@@ -186,11 +174,6 @@ class _Server:
                 print("The server has twice the allowance.", flush=True)
                 self.process.kill()
             time.sleep(0.05)
-
-
-def _free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 # --- Honest clients, in a separate process. ---
@@ -356,8 +339,7 @@ def _add_honest(result, records):
     result["p50"], result["p99"] = map(float, np.percentile(times, (50, 99)))
 
 
-def main(argv):
-    del argv
+def main():
     random.seed(_SEED.value)
     names = _ATTACKS.value or list(attacks.ALL)
     spawn = multiprocessing.get_context("spawn")
@@ -421,16 +403,14 @@ def _report(server, results, records, answers_after):
             and result["most_bytes"] - server.idle < _ALLOWANCE
         )
     if _OUTPUT_FILE.value:
-        with open(_OUTPUT_FILE.value, "w", encoding="utf-8") as file:
-            begin = results[0]["begin"]
-            report = {
-                "engine": _ENGINE.value,
-                "idle_bytes": server.idle,
-                "attacks": results,
-                "curve": _curve(server.history, records, begin),
-            }
-            json.dump(report, file, indent=1)
-            file.write("\n")
+        begin = results[0]["begin"]
+        report = {
+            "engine": _ENGINE.value,
+            "idle_bytes": server.idle,
+            "attacks": results,
+            "curve": _curve(server.history, records, begin),
+        }
+        runs.write_json(os.path.abspath(_OUTPUT_FILE.value), report)
     print("held" if held else "did not hold")
     sys.exit(0 if held else 1)
 
@@ -450,4 +430,4 @@ def _curve(history, records, begin):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -10,7 +10,7 @@ difference, and the number of differences.
 
 import random
 
-from absl import app
+import runs
 from absl import flags
 
 from bert_tf.tasks.squad import examples as squad_examples
@@ -31,8 +31,7 @@ _LONGEST = 30
 _SHOWN = 30  # Characters before and after a span.
 
 
-def main(argv: list[str]) -> None:
-    del argv
+def main():
     tokenizer = BertTokenizer.from_vocab_file(
         _VOCAB_FILE.value, _LOWER_CASE.value
     )
@@ -77,4 +76,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import time
 
-from absl import app
+import runs
 from absl import flags
 
 _OPTIMIZER = flags.DEFINE_bool(
@@ -159,9 +159,7 @@ def _measure(source_format, target_format, source, target):
     return seconds, seconds / copying, memory / size
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+def main():
     context = multiprocessing.get_context("spawn")
     measured = []
     with tempfile.TemporaryDirectory() as folder:
@@ -191,4 +189,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -17,7 +17,7 @@ import tempfile
 import time
 
 import pretraining_runs
-from absl import app
+import runs
 from absl import flags
 
 _MODEL = flags.DEFINE_enum(
@@ -91,8 +91,7 @@ def _divide(watch, last_step):
     return during, others
 
 
-def main(argv):
-    del argv
+def main():
     last_step = _EVERY.value * (_SAVES.value + 1)
     with tempfile.TemporaryDirectory() as folder:
         data = pretraining_runs.make_records(folder, _VOCAB_SIZE)
@@ -137,4 +136,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

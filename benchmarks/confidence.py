@@ -15,32 +15,15 @@ a killed cell resumes in --output_dir.
 """
 
 import collections
-import csv
-import gzip
-import json
+import os
 import pathlib
-import sys
 
 import numpy as np
 import runs
-from absl import app
 from absl import flags
 from sklearn import metrics
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(_ROOT))
-
-_DATA_DIR = flags.DEFINE_string(
-    "data_dir", str(_ROOT.parent / "shared" / "data"), "The data sets."
-)
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", ".cache/confidence", "For files and models."
-)
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    str(_ROOT / "benchmarks" / "results" / "confidence"),
-    "For the numbers.",
-)
+_FOLDERS = runs.Folders("confidence")
 _SETS = flags.DEFINE_list("sets", ["banking77", "clinc150"], "Data sets.")
 _ROWS = flags.DEFINE_list("rows", ["0"], "Training rows a label; 0 is all.")
 _SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Seeds.")
@@ -48,7 +31,6 @@ _EPOCHS = flags.DEFINE_string("epochs", "3", "Of training.")
 _MAX_TEST = flags.DEFINE_integer(
     "max_test_rows", 0, "Of the test set, evenly; 0 is all."
 )
-_REPORT = flags.DEFINE_bool("report", False, "Only print what is finished.")
 
 _OUTSIDE = "none of these"
 _PRECISION = 0.95
@@ -57,27 +39,16 @@ _NUM_BINS = 15
 
 def _read(name):
     """Returns a dict from split to rows, (text, label) each."""
-    folder = pathlib.Path(_DATA_DIR.value, name)
-    if name == "clinc150":
-        with gzip.open(folder / "data_full.json.gz", "rt") as file:
-            stored = json.load(file)
-        outside = {
-            x: [(text, _OUTSIDE) for text, _ in stored[f"oos_{x}"]]
-            for x in ("val", "test")
-        }
-        return {
-            "train": stored["train"],
-            "dev": stored["val"] + outside["val"],
-            "test": stored["test"] + outside["test"],
-        }
-    splits = {}
-    for split in ("train", "test"):
-        with open(folder / f"{split}.csv", encoding="utf-8") as file:
-            rows = [(x["text"], x["category"]) for x in csv.DictReader(file)]
-        splits[split] = rows
-    dev = splits["train"][::10]
-    train = [x for i, x in enumerate(splits["train"]) if i % 10]
-    return splits | {"train": train, "dev": dev}
+    splits = _FOLDERS.intents(name)
+    train, test = splits["train"], splits["test"]
+    if name == "banking77":
+        dev, train = train[::10], [x for i, x in enumerate(train) if i % 10]
+        return {"train": train, "dev": dev, "test": test}
+    dev, test = (
+        [*splits[x], *((text, _OUTSIDE) for text, _ in splits[f"oos_{x}"])]
+        for x in ("val", "test")
+    )
+    return {"train": train, "dev": dev, "test": test}
 
 
 def _first_rows(rows, count):
@@ -138,9 +109,8 @@ def _error(stated, is_right):
 
 def _measure(output, gold):
     """Returns the numbers of a finished cell."""
-    task = json.loads((output / "model" / "task.json").read_text())
-    lines = (output / "test_predictions.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    task = runs.read_json(output / "model" / "task.json")
+    rows = runs.read_json_lines(output / "test_predictions.jsonl")
     values = np.array([[*row["probabilities"].values()] for row in rows])
     names, gold = np.array(task["labels"]), np.array(gold)
     answers = np.array([row["label"] for row in rows])
@@ -183,13 +153,12 @@ def _cells():
                 }
 
 
-def main(_):
-    results = pathlib.Path(_RESULTS_DIR.value)
+def main():
     for settings in _cells():
         name = "-".join(map(str, settings.values()))
-        path = results / f"{name}.json"
-        if not path.exists() and not _REPORT.value:
-            folder = pathlib.Path(_OUTPUT_DIR.value, name).resolve()
+        path = _FOLDERS.result(name)
+        if not os.path.exists(path) and not _FOLDERS.only_reports:
+            folder = pathlib.Path(_FOLDERS.output(name))
             gold, seconds = _train(settings, folder)
             found = _measure(folder / "output", gold)
             value = {"settings": settings, "cpu_seconds": seconds, **found}
@@ -199,4 +168,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -20,10 +20,9 @@ import re
 import shutil
 import statistics
 import tempfile
-import threading
 import time
 
-from absl import app
+import runs
 from absl import flags
 
 _INPUT = flags.DEFINE_string("input_file", None, "Globs; one sentence a line.")
@@ -62,21 +61,6 @@ def _write_documentation(folder):
     return text_file, vocab_file
 
 
-def _watch_memory(stop, peak):
-    """Stores in `peak` the maximum of the processes' total memory."""
-    import psutil
-
-    process = psutil.Process()
-    while not stop.wait(0.5):
-        total = 0
-        for member in [process, *process.children(recursive=True)]:
-            try:
-                total += member.memory_full_info().pss
-            except psutil.NoSuchProcess:
-                continue
-        peak[0] = max(peak[0], total)
-
-
 def _measure(
     generator, input_file, vocab_file, dupe_factor, num_processes, pipe
 ):
@@ -105,24 +89,20 @@ def _measure(
     else:
         config = dataclasses.replace(config, num_processes=num_processes)
     tokenizer = BertTokenizer.from_vocab_file(vocab_file)
-    stop, peak = threading.Event(), [0]
-    watcher = threading.Thread(target=_watch_memory, args=(stop, peak))
-    watcher.start()
     start, start_times = time.perf_counter(), os.times()
-    result = generate(
-        config,
-        files.expand_globs(input_file),
-        tokenizer,
-        [config.output_file],
-        os.path.join(folder, "work"),
-    )
+    with runs.watch_memory() as memory:
+        result = generate(
+            config,
+            files.expand_globs(input_file),
+            tokenizer,
+            [config.output_file],
+            os.path.join(folder, "work"),
+        )
     seconds = time.perf_counter() - start
     # The sum has user and system time of this process and of ended workers.
     cpu = sum(os.times()[:4]) - sum(start_times[:4])
-    stop.set()
-    watcher.join()
     shutil.rmtree(folder)
-    pipe.send((result.counts.num_pieces, seconds, cpu, peak[0]))
+    pipe.send((result.counts.num_pieces, seconds, cpu, max(memory)))
 
 
 def _run(generator, *arguments):
@@ -145,8 +125,7 @@ def _run(generator, *arguments):
     return pieces / seconds
 
 
-def main(argv):
-    del argv
+def main():
     with tempfile.TemporaryDirectory() as folder:
         input_file, vocab_file = _INPUT.value, _VOCAB.value
         if not (input_file and vocab_file):
@@ -170,4 +149,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

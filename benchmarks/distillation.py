@@ -14,34 +14,14 @@ are in --results_dir, and a killed run resumes.
 are the table: means over the seeds, also for the best recipe's int8 .tflite.
 """
 
-import csv
-import json
 import os
-import pathlib
 import random
 import statistics
-import sys
 
 import runs
-from absl import app
 from absl import flags
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(_ROOT))
-
-_DATA_DIR = flags.DEFINE_string(
-    "data_dir",
-    str(_ROOT.parent / "shared" / "data" / "banking77"),
-    "train.csv and test.csv.",
-)
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", ".cache/distillation", "Data, models and logs."
-)
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    str(pathlib.Path(__file__).parent / "results" / "distillation"),
-    "Scores.",
-)
+_FOLDERS = runs.Folders("distillation")
 _TEACHER_DIR = flags.DEFINE_string(
     "teacher_dir",
     None,
@@ -51,7 +31,6 @@ _SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Samples and weights.")
 _RECIPES = flags.DEFINE_list("recipes", None, "By default those that pay.")
 _STUDENTS = flags.DEFINE_list("students", ["wide", "narrow"], "Which.")
 _PER_LABEL = flags.DEFINE_integer("per_label", 8, "Labeled texts of a label.")
-_REPORT = flags.DEFINE_bool("report", False, "Only print finished cells.")
 
 # Plain fine-tuning for 30 epochs gives a teacher of 80.6%.
 _TEACHER = {"few_shot": True}
@@ -91,25 +70,16 @@ RECIPES = {
 _HIDDEN_FIRST = _LOGITS | {"hidden_weight": 1000.0, "num_train_epochs": 3}
 
 
-def _folder(*names):
-    return os.path.join(_OUTPUT_DIR.value, *map(str, names))
-
-
-def _read_rows(name):
-    path = os.path.join(_DATA_DIR.value, name)
-    with open(path, encoding="utf-8", newline="") as file:
-        return [(x["text"], x["category"]) for x in csv.DictReader(file)]
-
-
 def _data(seed):
     """Writes the files of a seed; returns the flags that name them."""
-    folder = _folder(f"data.{_PER_LABEL.value}.{seed}")
+    folder = _FOLDERS.output(f"data.{_PER_LABEL.value}.{seed}")
     paths = {
         f"{x}_file": os.path.join(folder, f"{x}.csv")
         for x in ("train", "unlabeled", "test")
     }
     if not os.path.exists(folder):
-        rows = _read_rows("train.csv")
+        splits = _FOLDERS.intents("banking77")
+        rows = splits["train"]
         random.Random(int(seed)).shuffle(rows)
         chosen, rest, counts = [], [], {}
         for text, label in rows:
@@ -119,18 +89,12 @@ def _data(seed):
         texts = [(text,) for text, _ in rest]
         runs.write_table(paths["train_file"], ("text", "label"), chosen)
         runs.write_table(paths["unlabeled_file"], ("text",), texts)
-        test = _read_rows("test.csv")
-        runs.write_table(paths["test_file"], ("text", "label"), test)
+        runs.write_table(paths["test_file"], ("text", "label"), splits["test"])
     return paths
 
 
 def _scores(folder):
-    with open(os.path.join(folder, "eval_results.json"), "rb") as file:
-        return json.load(file)["test"]
-
-
-def _result_path(student, recipe, seed):
-    return os.path.join(_RESULTS_DIR.value, f"{student}.{recipe}.{seed}.json")
+    return runs.read_json(os.path.join(folder, "eval_results.json"))["test"]
 
 
 def _teacher(seed, paths):
@@ -139,7 +103,7 @@ def _teacher(seed, paths):
         return _TEACHER_DIR.value.replace("{seed}", seed)
     from tests.support import minilm
 
-    folder = _folder(f"teacher.{seed}")
+    folder = _FOLDERS.output(f"teacher.{seed}")
     if not os.path.exists(os.path.join(folder, "eval_results.json")):
         seconds = runs.run_script(
             "run/finetune_classifier.py",
@@ -155,13 +119,13 @@ def _teacher(seed, paths):
             **_TEACHER,
         )
         scores = _scores(folder) | {"processor_seconds": seconds}
-        runs.write_json(_result_path("teacher", "labels", seed), scores)
+        runs.write_json(_FOLDERS.result("teacher", "labels", seed), scores)
     return os.path.join(folder, "model")
 
 
 def _distill(student, recipe, seed, teacher, paths):
     """Trains a student and writes its scores."""
-    folder = _folder(f"{student}.{recipe}.{seed}")
+    folder = _FOLDERS.output(f"{student}.{recipe}.{seed}")
     log = f"{folder}.log"
     shape, values = STUDENTS[student], RECIPES[recipe]
     common = {
@@ -195,7 +159,7 @@ def _distill(student, recipe, seed, teacher, paths):
     scores = _scores(folder) | {"processor_seconds": seconds, "flags": values}
     if recipe == _PAYS:
         scores["int8"] = _export(folder, log, paths["test_file"])
-    runs.write_json(_result_path(student, recipe, seed), scores)
+    runs.write_json(_FOLDERS.result(student, recipe, seed), scores)
 
 
 def _export(folder, log, test_file):
@@ -220,10 +184,8 @@ def _print_report(recipes):
         ("teacher", "labels"),
         *((x, y) for x in _STUDENTS.value for y in recipes),
     ):
-        found = [
-            runs.read_json(_result_path(*cell, seed)) for seed in _SEEDS.value
-        ]
-        found = [x for x in found if x is not None]
+        paths = (_FOLDERS.result(*cell, seed) for seed in _SEEDS.value)
+        found = [x for x in map(runs.read_json, paths) if x]
         if not found:
             continue
         mean = statistics.mean(x["accuracy"] for x in found)
@@ -243,20 +205,18 @@ def _print_report(recipes):
         )
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+def main():
     recipes = _RECIPES.value or [*RECIPES]
-    for seed in () if _REPORT.value else _SEEDS.value:
+    for seed in () if _FOLDERS.only_reports else _SEEDS.value:
         paths = _data(seed)
         teacher = _teacher(seed, paths)
         for student in _STUDENTS.value:
             for recipe in recipes:
-                path = _result_path(student, recipe, seed)
+                path = _FOLDERS.result(student, recipe, seed)
                 if not os.path.exists(path):
                     _distill(student, recipe, seed, teacher, paths)
     _print_report(recipes)
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

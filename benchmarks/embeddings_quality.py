@@ -13,17 +13,14 @@ last lines are the table, with the scores of MiniLM before training.
 
 import gzip
 import os
-import pathlib
 import random
 import statistics
 import time
 
 import few_shot
 import runs
-from absl import app
 from absl import flags
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _TASKS = flags.DEFINE_list("tasks", ["qnli", "snli"], "Which tasks.")
 _FRAMEWORKS = flags.DEFINE_list(
     "frameworks",
@@ -34,11 +31,10 @@ _ROWS = flags.DEFINE_integer("rows", 0, "The first rows alone, to try.")
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Rows of a step.")
 _RATE = flags.DEFINE_float("learning_rate", 5e-5, "The peak.")
 
-flags.FLAGS.set_default(
-    "results_dir",
-    str(pathlib.Path(__file__).parent / "results" / "embeddings_quality"),
-)
-flags.FLAGS.set_default("output_dir", ".cache/embeddings_quality")
+_NAME = "embeddings_quality"
+for _flag in ("results_dir", "output_dir"):
+    _folder = flags.FLAGS[_flag].default.replace("few_shot", _NAME)
+    flags.FLAGS.set_default(_flag, _folder)
 
 _SNLI_SCORES = {"0": 1.0, "1": 0.5, "2": 0.0}
 _LENGTH = 128
@@ -50,14 +46,13 @@ _COLUMNS = {
 
 def _read(task, split):
     """Returns the rows of a split, in the order of `_COLUMNS`."""
-    folder = os.path.join(flags.FLAGS.data_dir, task)
     name = {
         ("qnli", "train"): "train_part",
         ("qnli", "dev"): "dev",
         ("snli", "train"): "dev",
         ("snli", "dev"): "test",
     }[task, split]
-    path = os.path.join(folder, f"{name}.tsv.gz")
+    path = few_shot.FOLDERS.data(task, f"{name}.tsv.gz")
     with gzip.open(path, "rt", encoding="utf-8") as file:
         rows = [line.rstrip("\n").split("\t") for line in file][1:]
     if task == "qnli":
@@ -137,7 +132,7 @@ def _run_cell(task, framework, seed):
         }
         scores, seconds = _FRAMEWORK_RUNS[framework](request)
     result = {"scores": scores, "processor_seconds": seconds}
-    runs.write_json(few_shot.result_path(task, framework, seed), result)
+    runs.write_json(few_shot.FOLDERS.result(task, framework, seed), result)
     return result
 
 
@@ -164,14 +159,11 @@ def _report():
             )
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    few_shot.prepare()
-    for seed in () if flags.FLAGS.report else flags.FLAGS.seeds:
+def main():
+    for seed in () if few_shot.FOLDERS.only_reports else flags.FLAGS.seeds:
         for task in _TASKS.value:
             for framework in _FRAMEWORKS.value:
-                path = few_shot.result_path(task, framework, seed)
+                path = few_shot.FOLDERS.result(task, framework, seed)
                 is_repeated = framework == "start" and seed != "1"
                 if os.path.exists(path) or is_repeated:
                     continue
@@ -181,4 +173,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

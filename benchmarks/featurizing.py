@@ -13,27 +13,22 @@ median ratios of the rates, ours / Hugging Face's.
 """
 
 import os
-import pathlib
 import statistics
 import time
 
 import numpy as np
+import runs
 import turns
-from absl import app
 from absl import flags
-
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-# GLUE tasks, if the folder exists.
-_DATA = _ROOT.parent / "shared" / "data"
 
 _VOCAB_FILE = flags.DEFINE_string(
     "vocab_file",
-    str(_ROOT / "tests/golden/vocab/bert-base-uncased-vocab.txt"),
+    runs.VOCAB_FILE,
     "The vocabulary, one token a line.",
 )
 _INPUT_FILE = flags.DEFINE_string(
     "input_file",
-    str(_DATA / "qnli" / "train_part.tsv.gz"),
+    str(runs.DATA / "qnli" / "train_part.tsv.gz"),
     "A TSV with a header; may end in .gz.",
 )
 _COLUMNS = flags.DEFINE_list(
@@ -104,16 +99,16 @@ def _measure(run):
 def _compare(name, texts_a, texts_b, labels, length, stride):
     """Prints the times of one case; returns the ratio of rates."""
     ours, tokenize = _build_ours(texts_a, texts_b, labels, length, stride)
-    runs = {
+    ways = {
         "bert_tf": ours,
         "tokenizing": tokenize,
         "Hugging Face": _build_hugging_face(texts_a, texts_b, length, stride),
     }
-    for run in runs.values():
+    for run in ways.values():
         run()
     times = {key: [] for key in runs}
     for _ in range(_TURNS.value):
-        for key, run in runs.items():
+        for key, run in ways.items():
             times[key].append(_measure(run))
     medians = {key: statistics.median(x) for key, x in times.items()}
     pairs = zip(times["Hugging Face"], times["bert_tf"], strict=True)
@@ -127,12 +122,7 @@ def _compare(name, texts_a, texts_b, labels, length, stride):
     return ratio
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    for flag in (_VOCAB_FILE, _INPUT_FILE):
-        if not os.path.exists(flag.value):
-            raise app.UsageError(f"Give --{flag.name}: no file {flag.value}.")
+def main():
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     rows = turns.read_examples(_INPUT_FILE.value, _COLUMNS.value)
     rows = rows[: _EXAMPLES.value]
@@ -150,4 +140,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

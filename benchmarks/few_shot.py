@@ -19,9 +19,6 @@ most half of setfit's time.
 """
 
 import contextlib
-import csv
-import gzip
-import json
 import os
 import pathlib
 import random
@@ -31,21 +28,9 @@ import sys
 import time
 
 import runs
-from absl import app
 from absl import flags
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-_DATA_DIR = flags.DEFINE_string(
-    "data_dir", str(_ROOT.parent / "shared" / "data"), "banking77, clinc150."
-)
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", ".cache/few_shot", "For logs and models of the run."
-)
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    str(pathlib.Path(__file__).parent / "results" / "few_shot"),
-    "For scores.",
-)
+FOLDERS = runs.Folders("few_shot")
 _SETS = flags.DEFINE_list(
     "sets", ["banking77-8", "banking77-16", "clinc150-8"], "Set and texts."
 )
@@ -56,7 +41,6 @@ _SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Which seeds.")
 _LABELS = flags.DEFINE_integer("labels", 0, "The first labels alone, to try.")
 _FLAGS = flags.DEFINE_list("few_shot_flags", [], "Further flags, to try.")
 _THREADS = flags.DEFINE_integer("threads", 2, "Threads of a run.")
-_REPORT = flags.DEFINE_bool("report", False, "Print finished cells alone.")
 
 _SETFIT = (
     "setfit==1.2.0",
@@ -85,26 +69,11 @@ json.dump({"seconds": seconds, "predictions": names},
 """
 
 
-def _read(name):
-    """Returns the training and test rows of a data set, (text, label) each."""
-    folder = os.path.join(_DATA_DIR.value, name)
-    if name == "clinc150":
-        path = os.path.join(folder, "data_full.json.gz")
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            data = json.load(file)
-        return data["train"], data["test"]
-    rows = []
-    for split in ("train", "test"):
-        path = os.path.join(folder, f"{split}.csv")
-        with open(path, encoding="utf-8", newline="") as file:
-            rows.append([list(row) for row in csv.reader(file)][1:])
-    return rows
-
-
 def _sample(name, seed):
     """Returns labels, some training rows of each, and the test rows."""
     name, number = name.split("-")
-    train, test = _read(name)
+    splits = FOLDERS.intents(name)
+    train, test = splits["train"], splits["test"]
     labels = sorted({label for _, label in train})[: _LABELS.value or None]
     draw = random.Random(int(seed))
     chosen = []
@@ -117,13 +86,7 @@ def _sample(name, seed):
 
 def _run(command, log, **variables):
     """Runs a program with --threads; returns its processor seconds."""
-    names = (
-        "OMP_NUM_THREADS",
-        "TF_NUM_INTRAOP_THREADS",
-        "TF_NUM_INTEROP_THREADS",
-    )
-    threads = dict.fromkeys(names, str(_THREADS.value))
-    return runs.run(command, log, threads | variables)
+    return runs.run(command, log, runs.threads(_THREADS.value) | variables)
 
 
 def _run_script(request, extra):
@@ -137,31 +100,30 @@ def _run_script(request, extra):
     output = os.path.join(folder, "output")
     seconds = _run(
         [
-            sys.executable,
-            str(_ROOT / "run" / "finetune_classifier.py"),
-            "--task_name=custom",
-            f"--train_file={train}",
-            f"--pretrained_model_dir={request['model']}",
-            f"--output_dir={output}",
-            f"--seed={request['seed']}",
-            "--do_train",
+            *runs.command(
+                "run/finetune_classifier.py",
+                task_name="custom",
+                train_file=train,
+                pretrained_model_dir=request["model"],
+                output_dir=output,
+                seed=request["seed"],
+                do_train=True,
+            ),
             *extra,
         ],
         request["log"],
     )
     answers = os.path.join(folder, "predictions.jsonl")
     _run(
-        [
-            sys.executable,
-            str(_ROOT / "run" / "predict.py"),
-            f"--model_dir={output}/model",
-            f"--input_file={test}",
-            f"--output_file={answers}",
-        ],
+        runs.command(
+            "run/predict.py",
+            model_dir=f"{output}/model",
+            input_file=test,
+            output_file=answers,
+        ),
         request["log"],
     )
-    with open(answers, encoding="utf-8") as file:
-        names = [json.loads(line)["label"] for line in file]
+    names = [row["label"] for row in runs.read_json_lines(answers)]
     return {"seconds": seconds, "predictions": names}
 
 
@@ -169,8 +131,7 @@ def _run_program(request, *command, **variables):
     path = os.path.join(request["folder"], "request.json")
     runs.write_json(path, request)
     _run([*command, path], request["log"], **variables)
-    with open(request["output"], encoding="utf-8") as file:
-        return json.load(file)
+    return runs.read_json(request["output"])
 
 
 def run_peer(request):
@@ -190,16 +151,12 @@ _METHOD_RUNS = {
 }
 
 
-def result_path(name, method, seed):
-    return os.path.join(_RESULTS_DIR.value, f"{name}.{method}.{seed}.json")
-
-
 @contextlib.contextmanager
 def request(name, seed):
     """Yields the settings of all programs; removes their files at the end."""
     from tests.support import minilm
 
-    folder = os.path.abspath(os.path.join(_OUTPUT_DIR.value, name))
+    folder = FOLDERS.output(name)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     yield {
@@ -227,19 +184,14 @@ def _run_cell(name, method, seed):
         "rows": len(train),
         "load": os.getloadavg()[1],
     }
-    runs.write_json(result_path(name, method, seed), result)
+    runs.write_json(FOLDERS.result(name, method, seed), result)
     return result
 
 
 def finished(name, method):
     """Returns the results of the finished seeds."""
-    found = []
-    for seed in _SEEDS.value:
-        path = result_path(name, method, seed)
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                found.append(json.load(file))
-    return found
+    paths = (FOLDERS.result(name, method, seed) for seed in _SEEDS.value)
+    return [x for x in map(runs.read_json, paths) if x]
 
 
 def _report():
@@ -262,22 +214,12 @@ def _report():
             )
 
 
-def prepare():
-    """Makes the project importable, and creates the folder of results."""
-    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
-    os.environ["PYTHONPATH"] = str(_ROOT)
-    os.makedirs(_RESULTS_DIR.value, exist_ok=True)
-
-
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    prepare()
-    if not _REPORT.value:
+def main():
+    if not FOLDERS.only_reports:
         for seed in _SEEDS.value:
             for name in _SETS.value:
                 for method in _METHODS.value:
-                    if os.path.exists(result_path(name, method, seed)):
+                    if os.path.exists(FOLDERS.result(name, method, seed)):
                         continue
                     print(f"{time.strftime('%X')} {name} {method} {seed}")
                     print(_run_cell(name, method, seed), flush=True)
@@ -285,4 +227,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -7,12 +7,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 
 import finetune_tasks
+import runs
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PREDICT_BATCH_SIZE = 64
 
 
@@ -32,24 +31,10 @@ def run(request, name):
     write_files, read_predictions = _KINDS[request["kind"]]
     script, flags = write_files(request, folder)
     flags |= _common_flags(request) | {"output_dir": output_dir}
-    command = [sys.executable, os.path.join(_ROOT, "run", script)]
-    command += [f"--{key}={value}" for key, value in flags.items()]
-    threads = str(request["threads"])
+    command = runs.command(f"run/{script}", **flags)
     versions = {"commit": _commit()}  # Read first: HEAD may change meanwhile.
     start = time.monotonic()
-    with open(f"{name}.log", "w", encoding="utf-8") as log:
-        subprocess.run(
-            command,
-            check=True,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ
-            | {
-                "OMP_NUM_THREADS": threads,
-                "TF_NUM_INTRAOP_THREADS": threads,
-                "TF_NUM_INTEROP_THREADS": threads,
-            },
-        )
+    runs.run(command, f"{name}.log", runs.threads(request["threads"]))
     answer = {
         "predictions": read_predictions(request, output_dir),
         "seconds": {"all": time.monotonic() - start},
@@ -64,7 +49,7 @@ def _commit():
     """Returns the current commit, with a mark if files differ from it."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     return subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=_ROOT
+        command, check=True, capture_output=True, text=True, cwd=runs.ROOT
     ).stdout.strip()
 
 
@@ -99,10 +84,15 @@ def _write_rows(path, rows):
         file.writelines(f"{json.dumps(row)}\n" for row in rows)
 
 
-def _read_rows(output_dir):
-    path = os.path.join(output_dir, "test_predictions.jsonl")
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+def _read_column(name):
+    """Returns a function that reads a value of each predicted row."""
+
+    def read(request, output_dir):
+        del request
+        path = os.path.join(output_dir, "test_predictions.jsonl")
+        return [row[name] for row in runs.read_json_lines(path)]
+
+    return read
 
 
 def _write_texts(request, folder):
@@ -116,11 +106,6 @@ def _write_texts(request, folder):
     return "finetune_classifier.py", flags
 
 
-def _read_labels(request, output_dir):
-    del request
-    return [row["label"] for row in _read_rows(output_dir)]
-
-
 def _write_choices(request, folder):
     del folder  # Nothing is written: the script reads the official files.
     data_dir = request["data_dir"]
@@ -131,11 +116,6 @@ def _write_choices(request, folder):
     }[request["task"]]
     flags = {"task_name": request["task"], "data_dir": data_dir}
     return "finetune_multiple_choice.py", flags
-
-
-def _read_choices(request, output_dir):
-    del request
-    return [row["index"] for row in _read_rows(output_dir)]
 
 
 def _write_columns(request, folder):
@@ -154,11 +134,6 @@ def _write_columns(request, folder):
     return "finetune_tagger.py", flags
 
 
-def _read_tags(request, output_dir):
-    del request
-    return [row["tags"] for row in _read_rows(output_dir)]
-
-
 def _write_squad(request, folder):
     del folder
     train, test = finetune_tasks.squad_paths(
@@ -174,8 +149,7 @@ def _write_squad(request, folder):
 
 def _read_answers(request, output_dir):
     def read(name):
-        with open(os.path.join(output_dir, name), encoding="utf-8") as file:
-            return json.load(file)
+        return runs.read_json(os.path.join(output_dir, name))
 
     if not request["with_negative"]:
         answers = read("predictions.json")
@@ -191,8 +165,8 @@ def _read_answers(request, output_dir):
 
 
 _KINDS = {
-    "classification": (_write_texts, _read_labels),
-    "choice": (_write_choices, _read_choices),
-    "tagging": (_write_columns, _read_tags),
+    "classification": (_write_texts, _read_column("label")),
+    "choice": (_write_choices, _read_column("index")),
+    "tagging": (_write_columns, _read_column("tags")),
     "squad": (_write_squad, _read_answers),
 }

@@ -13,10 +13,8 @@ lines are the table: our score should be at most 1 point below, or within two
 standard errors of the difference.
 """
 
-import json
 import math
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
@@ -24,24 +22,10 @@ import time
 
 import finetune_ours
 import finetune_tasks
-from absl import app
+import runs
 from absl import flags
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-
-_DATA_DIR = flags.DEFINE_string(
-    "data_dir",
-    os.path.join(os.pardir, "shared", "data"),
-    "The data sets, a folder each.",
-)
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", ".cache/finetune_quality", "For predictions and logs."
-)
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    str(pathlib.Path(__file__).parent / "results" / "finetune_quality"),
-    "For scores.",
-)
+_FOLDERS = runs.Folders("finetune_quality")
 _TASKS = flags.DEFINE_list("tasks", [*finetune_tasks.TASKS], "Which tasks.")
 _FRAMEWORKS = flags.DEFINE_list(
     "frameworks", ["transformers", "bert_tf"], "Which frameworks."
@@ -50,43 +34,18 @@ _SEEDS = flags.DEFINE_list(
     "seeds", None, "Which seeds; 1 to 3, or 5 for small test sets, by default."
 )
 _THREADS = flags.DEFINE_integer("threads", 2, "Threads of a run.")
-_REPORT = flags.DEFINE_bool(
-    "report", False, "Whether to only show what is finished."
-)
 
 # Our score may be lower by this many points, or by this many standard errors.
 _POINTS = 1.0
 _STANDARD_ERRORS = 2.0
 
 
-def _write_json(path, value):
-    temporary = f"{path}.tmp-{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-    os.replace(temporary, path)
-
-
-def _read_json(path):
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
-
-
-def _name(task, framework, seed):
-    return os.path.join(_OUTPUT_DIR.value, f"{task}.{framework}.{seed}")
-
-
-def _result_path(task, framework, seed):
-    return os.path.join(_RESULTS_DIR.value, f"{task}.{framework}.{seed}.json")
-
-
 def _finished(task, framework, seed):
     """Returns the result of a run, or None if it is still to be done."""
-    path = _result_path(task, framework, seed)
-    if not os.path.exists(path):
-        return None
-    result = _read_json(path)
+    result = runs.read_json(_FOLDERS.result(task, framework, seed))
     settings = finetune_tasks.TASKS[task].to_json()
-    return result if result["settings"] == settings else None
+    is_current = result and result["settings"] == settings
+    return result if is_current else None
 
 
 def _run_peer(request, name):
@@ -97,17 +56,12 @@ def _run_peer(request, name):
     python = environments.make("transformers", *minilm.PEER)
     request["output"] = f"{name}.answer.json"
     request_path = f"{name}.request.json"
-    _write_json(request_path, request)
+    runs.write_json(request_path, request)
     program = os.path.join(os.path.dirname(__file__), "finetune_peer.py")
-    with open(f"{name}.log", "w", encoding="utf-8") as log:
-        subprocess.run(
-            [python, program, request_path],
-            check=True,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environments.clean_environment(),
-        )
-    answer = _read_json(request["output"])
+    # The peer's environment lacks this project's requirements.
+    variables = {"PYTHONPATH": ""}
+    runs.run([python, program, request_path], f"{name}.log", variables)
+    answer = runs.read_json(request["output"])
     os.remove(request_path)
     os.remove(request["output"])
     return answer
@@ -120,10 +74,10 @@ def _run(task, framework, seed):
     from tests.support import minilm
 
     settings = finetune_tasks.TASKS[task]
-    data = settings.read(_DATA_DIR.value)
+    data = settings.read(_FOLDERS.data())
     request = settings.to_json() | {
         "task": task,
-        "data_dir": os.path.abspath(_DATA_DIR.value),
+        "data_dir": _FOLDERS.data(),
         "model": minilm.directory(),
         "labels": data.labels,
         "train": data.train,
@@ -131,13 +85,13 @@ def _run(task, framework, seed):
         "seed": seed,
         "threads": _THREADS.value,
     }
-    name = _name(task, framework, seed)
+    name = _FOLDERS.output(f"{task}.{framework}.{seed}")
     start = time.monotonic()
     answer = _RUNNERS[framework](request, name)
     predictions = answer.pop("predictions")
-    _write_json(f"{name}.predictions.json", predictions)
+    runs.write_json(f"{name}.predictions.json", predictions)
     # The command has paths of this machine, so it stays out of the repository.
-    _write_json(f"{name}.command.json", answer.pop("command", None))
+    runs.write_json(f"{name}.command.json", answer.pop("command", None))
     result = {
         "scores": finetune_tasks.score(task, data, predictions),
         "settings": settings.to_json(),
@@ -145,7 +99,7 @@ def _run(task, framework, seed):
         "load": os.getloadavg()[1],
         **answer,
     }
-    _write_json(_result_path(task, framework, seed), result)
+    runs.write_json(_FOLDERS.result(task, framework, seed), result)
     return result
 
 
@@ -209,13 +163,10 @@ def _report():
             print(_row(task, metric, ours.get(metric), theirs.get(metric)))
 
 
-def main(argv):
-    del argv
-    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
-    for folder in (_OUTPUT_DIR.value, _RESULTS_DIR.value):
-        os.makedirs(folder, exist_ok=True)
+def main():
+    os.makedirs(_FOLDERS.output(), exist_ok=True)
     failures = []
-    for task, framework, seed in () if _REPORT.value else _plan():
+    for task, framework, seed in () if _FOLDERS.only_reports else _plan():
         if _finished(task, framework, seed):
             continue
         print(f"{time.strftime('%X')} {task} {framework} {seed}", flush=True)
@@ -233,4 +184,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

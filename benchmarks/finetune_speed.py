@@ -18,16 +18,11 @@ ratios, this project's rate / the other rates.
 
 import json
 import os
-import pathlib
-import statistics
-import sys
 import tempfile
 
+import runs
 import turns
-from absl import app
 from absl import flags
-
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 _DATA_FILE = flags.DEFINE_string(
     "data_file",
@@ -80,26 +75,15 @@ def _start(folder):
         "rounds": _ROUNDS.value,
         "threads": _THREADS.value,
     }
-    here = os.path.dirname(os.path.abspath(__file__))
-
-    def start(python, program, environment):
-        command = [python, os.path.join(here, program), json.dumps(settings)]
-        return turns.Server(command, environment)
-
-    def start_ours(**variables):
-        return start(
-            sys.executable, "finetune_speed_ours.py", os.environ | variables
-        )
-
-    peer = start(
-        environments.make("transformers", *minilm.PEER),
-        "finetune_speed_peer.py",
-        environments.clean_environment(),
-    )
+    python = environments.make("transformers", *minilm.PEER)
+    peer = turns.start("finetune_speed_peer.py", settings, python)
+    ours = turns.start("finetune_speed_ours.py", settings)
     # run/predict.py packs weights in bfloat16, so this process does, too.
-    packing = start_ours(**{packed_weights.VARIABLE: "1"})
+    packing = turns.start(
+        "finetune_speed_ours.py", settings, **{packed_weights.VARIABLE: "1"}
+    )
     return {
-        "train": {_OURS: start_ours(), "transformers": peer},
+        "train": {_OURS: ours, "transformers": peer},
         "predict": {_OURS: packing, "transformers": peer},
     }
 
@@ -114,8 +98,7 @@ def _measure(servers, doing):
     rates = {_name(*way): [] for way in ways}
     # Turn -1 is for compilation and caches.
     for turn in range(-1, _ROUNDS.value):
-        # The order alternates, in case a turn heats the CPU for the next.
-        for framework, way in ways[:: -1 if turn % 2 else 1]:
+        for framework, way in turns.order(ways, turn):
             answer = servers[framework].ask(do=doing, way=way, turn=turn)
             if turn >= 0:
                 rates[_name(framework, way)].append(
@@ -127,31 +110,22 @@ def _measure(servers, doing):
     return rates
 
 
-def _ratios(rates):
-    """Yields the median ratios of this project's rate, as text."""
-    ours = rates[_OURS]
-    for name, theirs in rates.items():
-        if name != _OURS:
-            ratios = [x / y for x, y in zip(ours, theirs, strict=True)]
-            yield (
-                f"{statistics.median(ratios):.2f} of {name} "
-                f"({min(ratios):.2f} to {max(ratios):.2f})"
-            )
-
-
-def main(argv):
-    del argv
-    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
+def main():
     with tempfile.TemporaryDirectory() as folder:
         servers = _start(folder)
         lines = []
         for doing, of_doing in servers.items():
             rates = _measure(of_doing, doing)
-            lines.append(f"{doing}: {'; '.join(_ratios(rates))}")
+            ratios = [
+                f"{runs.ratios(rates[_OURS], theirs)} of {name}"
+                for name, theirs in rates.items()
+                if name != _OURS
+            ]
+            lines.append(f"{doing}: {'; '.join(ratios)}")
         for server in {x for y in servers.values() for x in y.values()}:
             server.end()
     print(f"bert_tf, size {_SIZE.value}: {' | '.join(lines)}")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -38,10 +38,9 @@ import subprocess
 import sys
 import time
 
-from absl import app
+import runs
 from absl import flags
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _TRANSCRIPTS = pathlib.Path(__file__).resolve().with_suffix("")
 
 # "phone" comes last, because it installs more into the shared environment.
@@ -93,20 +92,6 @@ _STAMP = re.compile(r"^== (\w+) ([0-9.]+)$", re.MULTILINE)
 _ACCURACY = re.compile(
     r"(?:dev: accuracy |eval_accuracy': '?|val_accuracy: )([0-9.]+)"
 )
-
-
-def _write_json(path, value):
-    temporary = f"{path}.tmp-{os.getpid()}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-    os.replace(temporary, path)
-
-
-def _read_results():
-    if not os.path.exists(_OUTPUT_FILE.value):
-        return {}
-    with open(_OUTPUT_FILE.value, encoding="utf-8") as file:
-        return json.load(file)
 
 
 def _lines(path):
@@ -174,7 +159,7 @@ def environment_variables(environment, caches):
 
     return environments.clean_environment() | {
         "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "BERT_TF": str(_ROOT),
+        "BERT_TF": str(runs.ROOT),
         "BERT_TF_CACHE": str(caches / "bert_tf"),
         "HF_HOME": str(caches / "huggingface"),
         "HF_HUB_OFFLINE": "1",
@@ -326,7 +311,7 @@ def _run_framework(framework, results, failures):
             result["environment_megabytes"] = installed["megabytes"]
         result |= {"hash": _hash(framework, path), "load": os.getloadavg()[0]}
         results[f"{framework} {path}"] = result
-        _write_json(_OUTPUT_FILE.value, results)
+        runs.write_json(os.path.abspath(_OUTPUT_FILE.value), results)
 
 
 def _row(framework, path, result):
@@ -357,13 +342,8 @@ def _report(results):
             print(f"| {' | '.join(map(str, row))} |")
 
 
-def main(argv):
-    del argv
-    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
-    os.makedirs(
-        os.path.dirname(os.path.abspath(_OUTPUT_FILE.value)), exist_ok=True
-    )
-    results = _read_results()
+def main():
+    results = runs.read_json(_OUTPUT_FILE.value) or {}
     failures = []
     for framework in () if _REPORT.value else FRAMEWORKS.value:
         _run_framework(framework, results, failures)
@@ -373,4 +353,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -16,17 +16,14 @@ import json
 import os
 import pathlib
 import re
-import resource
 import statistics
 import subprocess
-import sys
 import time
 
 import first_minutes
-from absl import app
+import runs
 from absl import flags
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PROGRAMS = pathlib.Path(__file__).resolve().with_suffix("")
 _WHAT = ("step", "prediction")
 _STAMP = re.compile(r"^(loaded|done) ([0-9.]+)$", re.MULTILINE)
@@ -47,8 +44,8 @@ def _measure(framework, what):
     ) | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     if framework == "bert_tf" and _PYTHON.value:
         python = os.path.abspath(_PYTHON.value)
-        variables["PYTHONPATH"] = str(_ROOT)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        variables["PYTHONPATH"] = str(runs.ROOT)
+    before = runs.processor_seconds()
     start = time.time()
     result = subprocess.run(
         # -P: a program is named like the package that it imports.
@@ -59,18 +56,15 @@ def _measure(framework, what):
         check=True,
         text=True,
     )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     stamps = {k: float(v) for k, v in _STAMP.findall(result.stdout)}
     return (
         stamps["loaded"] - start,
         stamps["done"] - stamps["loaded"],
-        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        runs.processor_seconds() - before,
     )
 
 
-def main(argv):
-    del argv
-    sys.path.insert(0, str(_ROOT))  # For tests.support.
+def main():
     frameworks = first_minutes.FRAMEWORKS.value
     for framework in frameworks:
         folder = pathlib.Path(first_minutes.WORK_DIR.value).resolve()
@@ -81,19 +75,19 @@ def main(argv):
         if not data.exists():
             data.mkdir(parents=True)
             first_minutes.make_data(data)
-    runs = {(f, what): [] for what in _WHAT for f in frameworks}
+    measured = {(f, what): [] for what in _WHAT for f in frameworks}
     for number in range(_ROUNDS.value):
         # Rotate, so that each framework is the first equally often.
         first = number % len(frameworks)
         for framework in frameworks[first:] + frameworks[:first]:
             for what in _WHAT:
                 seconds = _measure(framework, what)
-                runs[framework, what].append(seconds)
+                measured[framework, what].append(seconds)
                 print(json.dumps([framework, what, *seconds]), flush=True)
     print("| | loading, s | first step, s | first prediction, s |")
     print("|---|---|---|---|")
     for framework in frameworks:
-        columns = [zip(*runs[framework, x], strict=True) for x in _WHAT]
+        columns = [zip(*measured[framework, x], strict=True) for x in _WHAT]
         cells = [[statistics.median(x) for x in y] for y in columns]
         loading = statistics.median(x[0] for x in cells)
         texts = [f"{seconds:.2f} ({cpu:.1f})" for _, seconds, cpu in cells]
@@ -101,4 +95,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

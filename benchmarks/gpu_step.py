@@ -15,7 +15,7 @@ import statistics
 import time
 
 import pretraining_batches
-from absl import app
+import runs
 from absl import flags
 
 from tools import scaling_table
@@ -57,12 +57,11 @@ def peak_of(name: str, precision: str) -> float | None:
     return _PEAKS[max(found, key=len)] if found else None
 
 
-def main(argv):
-    del argv
+def main():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
-    runs = {}
+    steps = {}
     for xla in _XLA.value:
         devices, step, iterator = pretraining_batches.build_step(
             _SIZE.value,
@@ -79,7 +78,7 @@ def main(argv):
         seconds = time.perf_counter() - begin
         print(f"--xla={xla}: the first step took {seconds:.1f} s", flush=True)
         step.run(iterator, 2)
-        runs[xla] = step, iterator
+        steps[xla] = step, iterator
     gpus = tf.config.list_physical_devices("GPU")
     name = "CPU"
     if gpus:
@@ -91,9 +90,9 @@ def main(argv):
         _LENGTH.value,
         pretraining_batches.predictions_of(_LENGTH.value),
     )
-    times = {xla: [] for xla in runs}
+    times = {xla: [] for xla in steps}
     for _ in range(_ROUNDS.value):
-        for xla, (step, iterator) in runs.items():
+        for xla, (step, iterator) in steps.items():
             begin = time.perf_counter()
             step.run(iterator, _STEPS.value)  # Waits for the last metrics.
             seconds = time.perf_counter() - begin
@@ -114,4 +113,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -16,7 +16,7 @@ import tempfile
 import time
 
 import pretraining_runs
-from absl import app
+import runs
 from absl import flags
 
 _MODEL = flags.DEFINE_enum("model", "base", ["tiny", "base"], "Its shape.")
@@ -111,7 +111,7 @@ def _make_config(folder):
         data = pretraining_runs.make_records(folder, vocab_size=30522)
     return PretrainConfig(
         bert_config_file=os.path.join(
-            pretraining_runs.ROOT,
+            runs.ROOT,
             f"bert_tf/recipes/configs/{_MODEL.value}/bert_config.json",
         ),
         output_dir=os.path.join(folder, "out"),
@@ -123,8 +123,7 @@ def _make_config(folder):
     )
 
 
-def main(argv):
-    del argv
+def main():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     with tempfile.TemporaryDirectory() as folder:
         seconds, alone = _measure(_make_config(folder))
@@ -134,16 +133,9 @@ def main(argv):
         f"the input alone: {1000 * alone:.1f} ms of a processor for a batch, "
         f"{100 * share:.2f}% of what a step of {step:.3f} s has"
     )
-    ratios = [
-        real / same
-        for real, same in zip(seconds[_REAL], seconds[_SAME], strict=True)
-    ]
-    print(
-        f"{_REAL} / {_SAME}, {_MODEL.value}: median "
-        f"{statistics.median(ratios):.3f} (from {min(ratios):.3f} to "
-        f"{max(ratios):.3f})"
-    )
+    ratios = runs.ratios(seconds[_REAL], seconds[_SAME])
+    print(f"{_REAL} / {_SAME}, {_MODEL.value}: median {ratios}")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 
-from absl import app
+import runs
 from absl import flags
 
 _KILLS = flags.DEFINE_integer("kills", 60, "In all, spread evenly.")
@@ -34,7 +34,6 @@ _SCRIPTS = flags.DEFINE_list("scripts", None, "Names to kill; all by default.")
 _FOLDER = flags.DEFINE_string("folder", None, "Where to resume; temporary.")
 _SEED = flags.DEFINE_integer("seed", 1, "Of the moments.")
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _TIMEOUT_SECONDS = 1800
 # A kill comes between these shares of the undisturbed run's time.
 _FROM, _TO = 0.2, 0.9
@@ -214,8 +213,7 @@ def _command(name, made):
     """Returns the words that start a script."""
     door = _DOORS.get(name, f"run/{name}.py")
     flags_of = _COMMANDS[name].format(made=made, out=made / name)
-    start = [sys.executable, str(_ROOT / door)]
-    return start + [f"--{flag}" for flag in flags_of.split()]
+    return runs.command(door) + [f"--{flag}" for flag in flags_of.split()]
 
 
 def _start(words, log):
@@ -335,8 +333,7 @@ def _check(name, num_kills, made):
     return kills, differences
 
 
-def main(argv):
-    del argv
+def main():
     names = list(_COMMANDS)
     chosen = _SCRIPTS.value or names
     print(
@@ -346,7 +343,7 @@ def main(argv):
         made = pathlib.Path(_FOLDER.value or temporary).resolve()
         made.mkdir(exist_ok=True)
         state = made / "kills.json"
-        done = json.loads(state.read_text()) if state.exists() else {}
+        done = runs.read_json(state) or {}
         if not done:
             _write_inputs(made)
         needed = {*chosen}
@@ -371,4 +368,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -17,19 +17,15 @@ can take back the pages of mapped files.
 
 import gzip
 import os
-import pathlib
-import sys
 import tempfile
 import threading
 import time
 
 import numpy as np
-from absl import app
+import runs
 from absl import flags
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(_ROOT))
-_CORPUS = _ROOT.parent / "shared" / "data" / "corpus"
+_CORPUS = runs.DATA / "corpus"
 
 _EXPERIMENT = flags.DEFINE_enum(
     "experiment", "planted", ["planted", "memory"], "To run."
@@ -212,9 +208,7 @@ def _measure_memory(folder):
     )
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+def main():
     with tempfile.TemporaryDirectory() as folder:
         {"planted": _find_planted, "memory": _measure_memory}[
             _EXPERIMENT.value
@@ -222,4 +216,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

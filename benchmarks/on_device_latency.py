@@ -13,20 +13,14 @@ median and the 99th percentile of the latency in milliseconds. The last lines
 have the median ratios of the other engines' latency to bert_tf's.
 """
 
-import json
 import os
-import pathlib
-import statistics
 import subprocess
-import sys
 import tempfile
 
 import numpy as np
+import runs
 import turns
-from absl import app
 from absl import flags
-
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 _SIZE = flags.DEFINE_enum("size", "base", [*turns.SHAPES], "Shape of the BERT.")
 _LENGTH = flags.DEFINE_integer("length", 128, "Pieces of the row.")
@@ -42,59 +36,26 @@ _WAYS = {
     "onnxruntime": ("float32", "int8"),
     "openvino": ("float32", "bfloat16"),
 }
-_PEERS = (
-    "torch==2.13.0",
-    "transformers==5.23.0",
-    "onnx==1.23.2",
-    "onnxscript==0.7.2",
-    "onnxruntime==1.31.1",
-    "openvino==2026.4.1",
-)
 
 
 def _make_files(folder):
     """Writes LiteRT's files; returns a dict from quantization to file."""
-    from bert_tf.checkpoints import formats
-    from bert_tf.checkpoints import model_directory
-    from bert_tf.config import BertConfig
-    from bert_tf.modeling.bert import named_variables
-    from bert_tf.modeling.task_models import BertForClassification
-    from bert_tf.tasks.classification.task import ClassificationTask
-    from tests.support import minilm
-
-    labels = ("no", "yes")
-    task = ClassificationTask(
-        name="custom",
-        max_seq_length=_LENGTH.value,
-        labels=labels,
-        metric_names=("accuracy",),
-    )
-    config = BertConfig(type_vocab_size=2, **turns.SHAPES[_SIZE.value])
-    model = BertForClassification(config, labels=labels)
-    tokenizer = formats.read(minilm.directory()).build_tokenizer()
     model_dir = os.path.join(folder, "model")
-    model_directory.write(
-        model_dir,
-        config,
-        {k: x.numpy() for k, x in named_variables(model).items()},
-        tokenizer.vocabulary,
-        tokenizer.settings(),
-        {"kind": task.kind} | task.to_json(),
-        "# Random weights\n",
+    turns.write_classifier(
+        model_dir, _SIZE.value, _LENGTH.value, 1, runs.VOCAB_FILE
     )
     paths = {}
     for quantization in _WAYS[_OURS]:
         paths[quantization] = os.path.join(folder, f"{quantization}.tflite")
         subprocess.run(
-            [
-                sys.executable,
-                str(_ROOT / "export" / "tflite.py"),
-                f"--model_dir={model_dir}",
-                f"--output_file={paths[quantization]}",
-                f"--quantization={quantization}",
-                f"--max_seq_length={_LENGTH.value}",
-                "--batch_size=1",
-            ],
+            runs.command(
+                "export/tflite.py",
+                model_dir=model_dir,
+                output_file=paths[quantization],
+                quantization=quantization,
+                max_seq_length=_LENGTH.value,
+                batch_size=1,
+            ),
             check=True,
             stdout=subprocess.DEVNULL,
         )
@@ -112,21 +73,15 @@ def _start(folder):
         "folder": folder,
         "files": _make_files(folder),
     }
-    here = os.path.dirname(os.path.abspath(__file__))
-    python = environments.make("latency", *_PEERS)
+    python = environments.make("latency", *turns.LATENCY_PEERS)
     servers = {}
     for framework in (_WRITER, *_WAYS):
         is_ours = framework == _OURS
         program = f"on_device_latency_{'ours' if is_ours else 'peer'}.py"
-        servers[framework] = turns.Server(
-            [
-                sys.executable if is_ours else python,
-                os.path.join(here, program),
-                json.dumps(settings | {"framework": framework}),
-            ],
-            dict(os.environ, PYTHONPATH=str(_ROOT))
-            if is_ours
-            else environments.clean_environment(),
+        servers[framework] = turns.start(
+            program,
+            settings | {"framework": framework},
+            None if is_ours else python,
         )
         servers[framework].ask(precision=None, calls=0)
     servers.pop(_WRITER).end()
@@ -139,7 +94,7 @@ def _measure(servers):
     seconds = {way: [] for way in ways}
     # Turn -1 is for compilation and caches.
     for turn in range(-1, _ROUNDS.value):
-        for way in ways[:: -1 if turn % 2 else 1]:
+        for way in turns.order(ways, turn):
             answer = servers[way[0]].ask(precision=way[1], calls=_CALLS.value)
             if turn >= 0:
                 seconds[way].append(answer["seconds"])
@@ -152,21 +107,10 @@ def _report(seconds):
         p50, p99 = np.percentile(np.concatenate(of_turns), [50, 99]) * 1e3
         print(f"| {' | '.join(way)} | {p50:.1f} | {p99:.1f} |")
     for precision in _WAYS[_OURS]:
-        ours = seconds[_OURS, precision]
-        ratios = []
-        for way, theirs in seconds.items():
-            if way[0] != _OURS:
-                ratio = statistics.median(
-                    statistics.median(y) / statistics.median(x)
-                    for x, y in zip(ours, theirs, strict=True)
-                )
-                ratios.append(f"{ratio:.2f} {' '.join(way)}")
-        print(f"latency / bert_tf {precision}'s: {', '.join(ratios)}")
+        print(turns.latency_ratios(seconds, (_OURS, precision)))
 
 
-def main(argv):
-    del argv
-    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
+def main():
     print(
         f"{_SIZE.value}, {_LENGTH.value} pieces, {_THREADS.value} threads, "
         f"load {os.getloadavg()[0]:.1f}"
@@ -180,4 +124,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

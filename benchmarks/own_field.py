@@ -20,28 +20,15 @@ import json
 import os
 import pathlib
 import random
-import resource
 import statistics
-import sys
+import time
 
 import runs
-from absl import app
 from absl import flags
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(_ROOT))
-_CORPUS = _ROOT.parent / "shared" / "data" / "corpus"
-
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", ".cache/own_field", "Text, records and models."
-)
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    str(pathlib.Path(__file__).parent / "results" / "own_field"),
-    "For scores.",
-)
+_FOLDERS = runs.Folders("own_field")
+_path = _FOLDERS.output
 _STEPS = flags.DEFINE_integer("num_train_steps", 300, "Of each row.")
-_REPORT = flags.DEFINE_bool("report", False, "Print what is finished alone.")
 
 _LENGTH, _BATCH = 64, 32
 _FROZEN, _FURTHER = "MiniLM, frozen", "MiniLM, trained further"
@@ -90,20 +77,11 @@ _NOVELS = {
 }
 
 
-def _path(*words):
-    return os.path.join(os.path.abspath(_OUTPUT_DIR.value), *words)
-
-
-def _processor_seconds():
-    used = map(
-        resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    return sum(x.ru_utime + x.ru_stime for x in used)
-
-
 def _read_novels():
     """Returns the chapters of each author, a list of paragraphs each."""
-    with gzip.open(_CORPUS / "books.txt.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(
+        _FOLDERS.data("corpus", "books.txt.gz"), "rt", encoding="utf-8"
+    ) as file:
         chapters = file.read().strip("\n").split("\n\n")
     beginnings = iter(_NOVELS.items())
     beginning, author = next(beginnings)
@@ -166,7 +144,7 @@ def _prepare():
         )
     for name, text in (
         ("train", _path("train.txt")),
-        ("heldout", str(_CORPUS / "books_heldout.txt.gz")),
+        ("heldout", _FOLDERS.data("corpus", "books_heldout.txt.gz")),
     ):
         if not os.path.exists(_path("records", f"{name}.tfrecord.report.json")):
             runs.run_script(
@@ -236,11 +214,7 @@ def _pretrain(row, output_dir):
         mixed_precision="auto",
         **values,
     )
-    with open(
-        os.path.join(output_dir, "eval_results.txt"), encoding="utf-8"
-    ) as file:
-        rows = (line.strip().split(" = ") for line in file if "=" in line)
-        scores = {name: float(value) for name, value in rows}
+    scores = runs.read_scores(output_dir)
     return {"learning_rate": _ROWS[row], "steps": _STEPS.value, **scores}
 
 
@@ -303,13 +277,15 @@ def _name(*words):
 
 
 def _result_path(row, measure):
-    return os.path.join(_RESULTS_DIR.value, f"{_name(row, measure)}.json")
+    return _FOLDERS.result(_name(row, measure))
 
 
 def _measure(row, measure):
-    start = _processor_seconds()
+    start = runs.processor_seconds() + time.process_time()
     result = _MEASURES[measure](row, _path(_name(row, measure)))
-    result["processor_seconds"] = _processor_seconds() - start
+    result["processor_seconds"] = (
+        runs.processor_seconds() + time.process_time() - start
+    )
     runs.write_json(_result_path(row, measure), result)
 
 
@@ -363,10 +339,8 @@ def _print_report():
         print(f"| {' | '.join(cells)} | {sum(seconds):.0f} |")
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    if not _REPORT.value:
+def main():
+    if not _FOLDERS.only_reports:
         _prepare()
         for row, measure in _JOBS:
             if not _read(row, measure):
@@ -375,4 +349,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -56,6 +56,35 @@ def predictions_of(length: int) -> int:
     return round(0.15 * length) if length > LENGTH else _PREDICTIONS
 
 
+def repeat(batch: dict[str, np.ndarray], strategy, plan, transform=None):
+    """Returns an iterator that yields a batch forever, as in training."""
+    import tensorflow as tf
+
+    from bert_tf.distribute import batches as batches_lib
+
+    rows = np.arange(len(batch["input_ids"]), dtype=np.int64)
+    dataset = tf.data.Dataset.from_tensors(batch | {"example_index": rows})
+    dataset = batches_lib.add_dropout_seeds(dataset.repeat(), seed=1)
+    return batches_lib.distribute_batches(
+        strategy, dataset, plan, transform=transform
+    )
+
+
+def build_model(strategy, config, fuse: bool, dtype: str):
+    """Returns a model with random weights, and the original's optimizer."""
+    import keras
+
+    from bert_tf.modeling.bert import BertForPretraining
+    from bert_tf.training.optimizer import build_optimizer
+
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = BertForPretraining(config, fuse=fuse, dtype=dtype)
+        optimizer = build_optimizer("bert_adam", 1e-4, 1000, 10)
+        optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
 def build_step(size: str, length: int, batch_size: int, kind="", **flags):
     """Builds the step of run/pretrain.py, and an iterator of one batch.
 
@@ -70,10 +99,7 @@ def build_step(size: str, length: int, batch_size: int, kind="", **flags):
     Returns:
       The `Devices`, the `TrainingStep`, and its iterator.
     """
-    import tensorflow as tf
-
     from bert_tf.commands.pretrain import PretrainConfig
-    from bert_tf.distribute import batches as batches_lib
     from bert_tf.distribute import devices as device_setup
     from bert_tf.pretraining import data as pretraining_input
     from bert_tf.pretraining import run as pretraining
@@ -107,10 +133,4 @@ def build_step(size: str, length: int, batch_size: int, kind="", **flags):
     batch = random_batch(
         bert_config.vocab_size, batch_size, length, predictions_of(length)
     )
-    batch["example_index"] = np.arange(batch_size, dtype=np.int64)
-    dataset = tf.data.Dataset.from_tensors(batch).repeat()
-    dataset = batches_lib.add_dropout_seeds(dataset, seed=1)
-    iterator = batches_lib.distribute_batches(
-        devices.strategy, dataset, step.plan
-    )
-    return devices, step, iterator
+    return devices, step, repeat(batch, devices.strategy, step.plan)

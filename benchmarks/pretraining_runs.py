@@ -5,11 +5,10 @@ Made-up text will do: a record's contents change neither times nor recovery.
 
 import os
 import random
-import socket
 import subprocess
-import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+import runs
+
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # A document has 30 sentences of 9 to 40 words, enough for some 7 sequences.
 _SENTENCES, _WORDS = 30, (9, 40)
@@ -47,44 +46,19 @@ def make_records(
     _write(text_file, lines)
     records = os.path.join(folder, "records")
     os.makedirs(records, exist_ok=True)
-    subprocess.run(
-        [
-            sys.executable,
-            "run/create_pretraining_data.py",
-            f"--input_file={text_file}",
-            f"--output_file={records}/part.tfrecord",
-            f"--vocab_file={vocab_file}",
-            f"--num_shards={shards}",
-            "--dupe_factor=1",
-            "--nosplit_sentences",
-        ],
-        cwd=ROOT,
-        env=environment(),
-        check=True,
+    runs.run_script(
+        "run/create_pretraining_data.py",
+        input_file=text_file,
+        output_file=f"{records}/part.tfrecord",
+        vocab_file=vocab_file,
+        num_shards=shards,
+        dupe_factor=1,
+        split_sentences=False,
     )
     return {
         "input_file": f"{records}/*.tfrecord",
         "vocab_file": vocab_file,
     }
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns free ports of this machine."""
-    listeners = [socket.create_server(("localhost", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports
-
-
-def environment() -> dict[str, str]:
-    """Returns the environment for scripts of run/, without TF_CONFIG."""
-    variables = os.environ | {
-        "PYTHONPATH": ROOT,
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
-    variables.pop("TF_CONFIG", None)
-    return variables
 
 
 def start(script: str, log_file: str, **flag_values) -> subprocess.Popen:
@@ -95,17 +69,14 @@ def start(script: str, log_file: str, **flag_values) -> subprocess.Popen:
       log_file: The file to which its output is appended.
       **flag_values: Its flags; a bool becomes --name or --noname.
     """
-    command = [sys.executable, f"run/{script}.py"]
-    for name, value in flag_values.items():
-        if isinstance(value, bool):
-            command.append(f"--{'' if value else 'no'}{name}")
-        else:
-            command.append(f"--{name}={value}")
+    variables = {"PYTHONPATH": str(runs.ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = os.environ | variables
+    environment.pop("TF_CONFIG", None)
     with open(log_file, "a", encoding="utf-8") as log:
         return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment(),
+            runs.command(f"run/{script}.py", **flag_values),
+            cwd=runs.ROOT,
+            env=environment,
             stdout=log,
             stderr=subprocess.STDOUT,
         )

@@ -19,11 +19,10 @@ import dataclasses
 import functools
 import multiprocessing
 import os
-import statistics
 import time
 
 import pretraining_batches
-from absl import app
+import runs
 from absl import flags
 
 _PRECISION = flags.DEFINE_enum(
@@ -69,44 +68,30 @@ class _Work:
 
 
 def _build_ours(work, unpad):
-    import keras
     import tensorflow as tf
 
     from bert_tf.config import BertConfig
     from bert_tf.distribute import batches as batches_lib
     from bert_tf.distribute import devices as device_setup
-    from bert_tf.modeling.bert import BertForPretraining
     from bert_tf.training import step as training_step
     from bert_tf.training import unpad as unpadding
     from bert_tf.training.losses import PretrainingObjective
-    from bert_tf.training.optimizer import build_optimizer
 
     tf.config.experimental.enable_op_determinism()
-    keras.utils.set_random_seed(0)
     strategy = device_setup.build_strategy("one_device")
-    with strategy.scope():
-        model = BertForPretraining(
-            BertConfig(
-                vocab_size=_VOCAB,
-                type_vocab_size=2,
-                num_hidden_layers=work.layers,
-            ),
-            fuse=True,
-            dtype=work.policy,
-        )
-        optimizer = build_optimizer("bert_adam", 1e-4, 1000, 10)
-        optimizer.build(model.trainable_variables)
+    config = BertConfig(
+        vocab_size=_VOCAB, type_vocab_size=2, num_hidden_layers=work.layers
+    )
+    model, optimizer = pretraining_batches.build_model(
+        strategy, config, True, work.policy
+    )
     plan = batches_lib.StepPlan(work.batch_size)
     training = training_step.TrainingStep(
         strategy, model, PretrainingObjective(), optimizer, plan
     )
-    batch = work.batch()
-    batch["example_index"] = list(range(work.batch_size))
-    dataset = tf.data.Dataset.from_tensors(batch).repeat()
-    dataset = batches_lib.add_dropout_seeds(dataset, seed=1)
     transform = unpadding.token_finder(plan, [work.length]) if unpad else None
-    iterator = batches_lib.distribute_batches(
-        strategy, dataset, plan, transform=transform
+    iterator = pretraining_batches.repeat(
+        work.batch(), strategy, plan, transform
     )
     return lambda steps: training.run(iterator, steps)
 
@@ -170,8 +155,7 @@ def _serve(name, work, threads, pipe):
         pipe.send(time.perf_counter() - start)
 
 
-def main(argv):
-    del argv
+def main():
     work = _Work(
         _PRECISION.value,
         _LAYERS.value,
@@ -208,15 +192,9 @@ def main(argv):
     )
     first, *others = rates
     for name in others:
-        ratios = [
-            one / other
-            for one, other in zip(rates[first], rates[name], strict=True)
-        ]
-        print(
-            f"{first} / {name}: median {statistics.median(ratios):.2f} (from "
-            f"{min(ratios):.2f} to {max(ratios):.2f})"
-        )
+        ratios = runs.ratios(rates[first], rates[name])
+        print(f"{first} / {name}: median {ratios}")
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

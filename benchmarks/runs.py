@@ -1,18 +1,61 @@
-"""Runs scripts and measures their processor time; reads and writes results."""
+"""Scripts, processor time, memory, results and ratios of all benchmarks."""
 
+import contextlib
 import csv
+import gzip
 import json
 import os
 import pathlib
 import resource
+import socket
+import statistics
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from absl import app
+from absl import flags
+
+flags.disclaim_key_flags()  # Otherwise --help omits the flags of `Folders`.
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+# Texts and data sets, if the folder exists.
+DATA = ROOT.parent / "shared" / "data"
+VOCAB_FILE = str(ROOT / "tests/golden/vocab/bert-base-uncased-vocab.txt")
+# Python searches only benchmarks/ for modules that a benchmark imports.
+sys.path.insert(0, str(ROOT))
+
+
+def main(run_benchmark: Callable[[], None]) -> None:
+    """Parses the flags and runs a benchmark; other arguments are errors."""
+
+    def check(argv: list[str]) -> None:
+        if len(argv) > 1:
+            raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+        run_benchmark()
+
+    app.run(check)
+
+
+# === Programs ===
+
+
+def processor_seconds() -> float:
+    """Returns the processor seconds of all ended child processes."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def threads(count: int) -> dict[str, str]:
+    """Returns the environment variables that set the number of threads."""
+    names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+    return dict.fromkeys((*names, "TF_NUM_INTEROP_THREADS"), str(count))
 
 
 def run(
@@ -28,7 +71,7 @@ def run(
       variables: Further variables of its environment.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **(variables or {})}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = processor_seconds()
     # Without a log, the program prints to this process's terminal.
     file = open(log, "a", encoding="utf-8") if log else None  # noqa: SIM115
     try:
@@ -43,19 +86,119 @@ def run(
     finally:
         if file:
             file.close()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return sum(after[:2]) - sum(before[:2])
+    return processor_seconds() - before
 
 
-def run_script(script: str, log: str | None = None, **flags: Any) -> float:
-    """Runs a script, such as run/pretrain.py; returns its processor seconds."""
-    words = []
-    for name, value in flags.items():
+def command(script: str, **flag_values: Any) -> list[str]:
+    """Returns the words that start a script, such as run/pretrain.py."""
+    words = [sys.executable, str(ROOT / script)]
+    for name, value in flag_values.items():
         if isinstance(value, bool):
             words.append(f"--{'' if value else 'no'}{name}")
         else:
             words.append(f"--{name}={value}")
-    return run([sys.executable, script, *words], log)
+    return words
+
+
+def run_script(script: str, log: str | None = None, **flags: Any) -> float:
+    """Runs a script, such as run/pretrain.py; returns its processor seconds."""
+    return run(command(script, **flags), log)
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns free ports of this machine."""
+    with contextlib.ExitStack() as stack:
+        listeners = [
+            stack.enter_context(socket.create_server(("localhost", 0)))
+            for _ in range(count)
+        ]
+        return [listener.getsockname()[1] for listener in listeners]
+
+
+@contextlib.contextmanager
+def watch_memory() -> Iterator[list[int]]:
+    """Yields a list of the total memory of this process and its children.
+
+    The list grows twice a second until the block ends; pages that processes
+    share count once.
+    """
+    import psutil
+
+    process, stop, totals = psutil.Process(), threading.Event(), [0]
+
+    def watch() -> None:
+        while not stop.wait(0.5):
+            total = 0
+            for member in [process, *process.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    total += member.memory_full_info().pss
+            totals.append(total)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield totals
+    finally:
+        stop.set()
+        watcher.join()
+
+
+# === Results ===
+
+
+class Folders:
+    """Folders of a benchmark that keeps its results, and their flags.
+
+    Args:
+      name: The name of the folders below .cache/ and benchmarks/results/.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._data_dir = flags.DEFINE_string(
+            "data_dir", str(DATA), "The data sets, a folder each."
+        )
+        self._output_dir = flags.DEFINE_string(
+            "output_dir", f".cache/{name}", "Files, models and logs of runs."
+        )
+        self._results_dir = flags.DEFINE_string(
+            "results_dir",
+            str(ROOT / "benchmarks" / "results" / name),
+            "Results, a part of the repository.",
+        )
+        self._report = flags.DEFINE_bool(
+            "report", False, "Only print what is finished."
+        )
+
+    @property
+    def only_reports(self) -> bool:
+        """True if no run is to be started."""
+        return self._report.value
+
+    def data(self, *names: str) -> str:
+        """Returns a path in the folder of the data sets."""
+        return os.path.abspath(os.path.join(self._data_dir.value, *names))
+
+    def intents(self, name: str) -> dict[str, list[list[str]]]:
+        """Returns rows of (text, label) of banking77 or clinc150 by split."""
+        if name == "clinc150":
+            path = self.data(name, "data_full.json.gz")
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                return json.load(file)
+        splits = {}
+        for split in ("train", "test"):
+            path = self.data(name, f"{split}.csv")
+            with open(path, encoding="utf-8", newline="") as file:
+                splits[split] = [list(row) for row in csv.reader(file)][1:]
+        return splits
+
+    def output(self, *names: str) -> str:
+        """Returns a path in the folder for the files of runs."""
+        return os.path.abspath(os.path.join(self._output_dir.value, *names))
+
+    def result(self, *words: Any) -> str:
+        """Returns the path of a result, by the words of its name."""
+        name = ".".join(map(str, words))
+        return os.path.join(self._results_dir.value, f"{name}.json")
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
@@ -76,6 +219,20 @@ def read_json(path: str | os.PathLike) -> Any:
         return json.load(file)
 
 
+def read_json_lines(path: str | os.PathLike) -> list[Any]:
+    """Returns the values in a file of JSON lines."""
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def read_scores(output_dir: str) -> dict[str, float]:
+    """Returns the scores in the eval_results.txt of run/pretrain.py."""
+    path = os.path.join(output_dir, "eval_results.txt")
+    with open(path, encoding="utf-8") as file:
+        rows = (line.strip().split(" = ") for line in file if "=" in line)
+        return {name: float(value) for name, value in rows}
+
+
 def write_table(
     path: str | os.PathLike,
     columns: Sequence[str],
@@ -85,3 +242,10 @@ def write_table(
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([columns, *rows])
+
+
+def ratios(first: Iterable[float], second: Iterable[float]) -> str:
+    """Returns the median ratio of paired numbers and their range, as text."""
+    each = [x / y for x, y in zip(first, second, strict=True)]
+    median = statistics.median(each)
+    return f"{median:.2f} (from {min(each):.2f} to {max(each):.2f})"

@@ -21,20 +21,16 @@ ratios of the other engines' latency to bert_tf's.
 
 import collections
 import itertools
-import json
 import os
 import pathlib
-import statistics
 import subprocess
-import sys
 import tempfile
 
 import numpy as np
+import runs
 import turns
-from absl import app
 from absl import flags
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _DATA = pathlib.Path(os.pardir, "shared", "data")
 
 _DATA_FILE = flags.DEFINE_string(
@@ -73,63 +69,26 @@ _EXPORTS = (
     ("float32", "litert int8", "dynamic"),
     ("bfloat16", "litert float32", "none"),
 )
-_PEERS = (
-    "torch==2.13.0",
-    "transformers==5.23.0",
-    "onnx==1.23.2",
-    "onnxscript==0.7.2",
-    "onnxruntime==1.31.1",
-    "openvino==2026.4.1",
-)
 
 
 def _make_exports(folder, columns):
     """Writes bert_tf's exports; returns precision -> version directory."""
-    from bert_tf.checkpoints import formats
-    from bert_tf.checkpoints import model_directory
-    from bert_tf.config import BertConfig
-    from bert_tf.modeling.bert import named_variables
-    from bert_tf.modeling.task_models import BertForClassification
-    from bert_tf.tasks.classification.examples import Columns
-    from bert_tf.tasks.classification.task import ClassificationTask
-    from tests.support import minilm
-
-    labels = ("no", "yes")
-    task = ClassificationTask(
-        name="custom",
-        max_seq_length=_MAX_SEQ_LENGTH,
-        labels=labels,
-        metric_names=("accuracy",),
-        columns=Columns(
-            "text", "text_pair" if columns > 1 else None, ("label",)
-        ),
-    )
-    config = BertConfig(type_vocab_size=2, **turns.SHAPES[_SIZE.value])
-    model = BertForClassification(config, labels=labels)
-    tokenizer = formats.read(minilm.directory()).build_tokenizer()
     model_dir = os.path.join(folder, "model")
-    model_directory.write(
-        model_dir,
-        config,
-        {k: x.numpy() for k, x in named_variables(model).items()},
-        tokenizer.vocabulary,
-        tokenizer.settings(),
-        {"kind": task.kind} | task.to_json(),
-        "# Random weights\n",
+    turns.write_classifier(
+        model_dir, _SIZE.value, _MAX_SEQ_LENGTH, columns, runs.VOCAB_FILE
     )
     paths = {}
     for precision, of_litert, quantization in _EXPORTS:
         output = os.path.join(folder, precision)
         subprocess.run(
-            [
-                sys.executable,
-                str(_ROOT / "export" / "savedmodel.py"),
-                f"--model_dir={model_dir}",
-                f"--output_dir={output}",
-                f"--precision={precision}",
-                "--litert",
-                f"--litert_quantization={quantization}",
-            ],
+            runs.command(
+                "export/savedmodel.py",
+                model_dir=model_dir,
+                output_dir=output,
+                precision=precision,
+                litert=True,
+                litert_quantization=quantization,
+            ),
             check=True,
         )
         paths[precision] = paths[of_litert] = os.path.join(output, "1")
@@ -150,27 +109,15 @@ def _start(folder, ways, num_texts):
         "folder": folder,
         "num_texts": num_texts,
     }
-    here = os.path.dirname(os.path.abspath(__file__))
 
     def start(framework, exports=None, **variables):
         is_peer = framework not in (_OURS, "keras_hub")
-        python = (
-            environments.make("latency", *_PEERS) if is_peer else sys.executable
-        )
-        program = (
-            "serving_latency_peer.py" if is_peer else "serving_latency_tf.py"
-        )
+        python, name = None, "serving_latency_tf.py"
+        if is_peer:
+            python = environments.make("latency", *turns.LATENCY_PEERS)
+            name = "serving_latency_peer.py"
         of_framework = {"framework": framework, "exports": exports}
-        server = turns.Server(
-            [
-                python,
-                os.path.join(here, program),
-                json.dumps(settings | of_framework),
-            ],
-            environments.clean_environment()
-            if is_peer
-            else os.environ | variables,
-        )
+        server = turns.start(name, settings | of_framework, python, **variables)
         server.ask(precision=None, batches=[])  # Waits until it has started.
         return server
 
@@ -214,7 +161,7 @@ def _measure(servers, ways, examples):
     for turn in range(-1, _ROUNDS.value):
         for size in _BATCH_SIZES:
             batches = _requests(examples, size, turn)
-            for way in ways[:: -1 if turn % 2 else 1]:
+            for way in turns.order(ways, turn):
                 answer = servers[way].ask(precision=way[1], batches=batches)
                 if turn >= 0:
                     seconds[way, size].append(answer["seconds"])
@@ -236,27 +183,13 @@ def _report(seconds, ways):
         )
     for precision in _PRECISIONS[_OURS]:
         for size in _BATCH_SIZES:
-            ours = seconds.get(((_OURS, precision), size))
-            if ours is None:
-                continue
-            ratios = []
-            for way in ways:
-                if way[0] == _OURS:
-                    continue
-                ratio = statistics.median(
-                    statistics.median(y) / statistics.median(x)
-                    for x, y in zip(ours, seconds[way, size], strict=True)
-                )
-                ratios.append(f"{ratio:.2f} {' '.join(way)}")
-            print(
-                f"batch {size}, latency / bert_tf {precision}'s: "
-                f"{', '.join(ratios)}"
-            )
+            if (_OURS, precision) in ways:
+                of_size = {way: seconds[way, size] for way in ways}
+                ratios = turns.latency_ratios(of_size, (_OURS, precision))
+                print(f"batch {size}, {ratios}")
 
 
-def main(argv):
-    del argv
-    sys.path.insert(0, str(_ROOT))  # For tests.support.environments.
+def main():
     frameworks = _WAYS.value or [*_PRECISIONS]
     ways = [(x, y) for x in frameworks for y in _PRECISIONS[x]]
     examples = turns.read_examples(_DATA_FILE.value, _COLUMNS.value)
@@ -269,4 +202,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

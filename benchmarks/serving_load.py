@@ -38,20 +38,15 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
 import psutil
+import runs
 import turns
-from absl import app
 from absl import flags
-
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-_DATA = _ROOT.parent / "shared" / "data"
 
 _SIZE = flags.DEFINE_enum(
     "size", "minilm", ["minilm", "base"], "Shape of the BERT."
@@ -61,12 +56,12 @@ _PRECISION = flags.DEFINE_enum(
 )
 _TEXTS_FILE = flags.DEFINE_string(
     "texts_file",
-    str(_DATA / "clinc150" / "data_full.json.gz"),
+    str(runs.DATA / "clinc150" / "data_full.json.gz"),
     "Texts to ask for: one a line, or CLINC150's JSON.",
 )
 _VOCAB_FILE = flags.DEFINE_string(
     "vocab_file",
-    str(_ROOT / "tests/golden/vocab/bert-base-uncased-vocab.txt"),
+    runs.VOCAB_FILE,
     "The model's vocabulary.",
 )
 _CLIENTS = flags.DEFINE_integer("clients", 64, "Clients at once.")
@@ -82,7 +77,7 @@ _AGAINST = flags.DEFINE_list(
     "against", ["--noenable_batching"], "More flags for the first server."
 )
 _AGAINST_ROOT = flags.DEFINE_string(
-    "against_root", str(_ROOT), "Checkout that the first server runs in."
+    "against_root", str(runs.ROOT), "Checkout that the first server runs in."
 )
 
 _LITERT = "--engine=litert"
@@ -99,30 +94,33 @@ _MAX_SEQ_LENGTH = 128
 _MAX_GROWTH = 1.1
 
 
-def main(argv):
-    del argv
+def main():
     texts = _texts()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        _write_model(folder)
-        first = _export(folder, _ROOT, "this")
+        turns.write_classifier(
+            str(folder / "model"),
+            _SIZE.value,
+            _MAX_SEQ_LENGTH,
+            1,
+            _VOCAB_FILE.value,
+        )
+        first = _export(folder, runs.ROOT, "this")
         other_root = pathlib.Path(_AGAINST_ROOT.value).resolve()
         other = first
-        if other_root != _ROOT:
+        if other_root != runs.ROOT:
             other = _export(folder, other_root, "other")
         second = folder / "second"
         shutil.copytree(first / "1", second)
-        ratios = []
+        rates, against = [], []
         for _ in range(_ROUNDS.value):
-            against = _load(other, texts, _AGAINST.value, root=other_root)
-            measured = _load(first, texts, _FLAGS_OF_SERVER.value)
-            ratios.append(measured["per_second"] / against["per_second"])
+            against.append(_load(other, texts, _AGAINST.value, root=other_root))
+            rates.append(_load(first, texts, _FLAGS_OF_SERVER.value))
         _load(first, texts, _FLAGS_OF_SERVER.value, second)
         _overload(first, texts)
     print(
         f"{_name(_FLAGS_OF_SERVER.value)} / {_name(_AGAINST.value)}: "
-        f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to "
-        f"{max(ratios):.2f})"
+        f"{runs.ratios(rates, against)}"
     )
 
 
@@ -144,39 +142,6 @@ def _texts():
     return short[:: -(-len(short) // _MAX_TEXTS)]
 
 
-def _write_model(folder):
-    """Writes the model to the folder `model`."""
-    from bert_tf.checkpoints import model_directory
-    from bert_tf.config import BertConfig
-    from bert_tf.modeling.bert import named_variables
-    from bert_tf.modeling.task_models import BertForClassification
-    from bert_tf.tasks.classification.examples import Columns
-    from bert_tf.tasks.classification.task import ClassificationTask
-    from bert_tf.text.tokenizer import BertTokenizer
-    from bert_tf.text.vocabulary import Vocabulary
-
-    labels = ("no", "yes")
-    task = ClassificationTask(
-        name="custom",
-        max_seq_length=_MAX_SEQ_LENGTH,
-        labels=labels,
-        metric_names=("accuracy",),
-        columns=Columns("text", None, ("label",)),
-    )
-    config = BertConfig(type_vocab_size=2, **turns.SHAPES[_SIZE.value])
-    model = BertForClassification(config, labels=labels)
-    vocabulary = Vocabulary.from_file(_VOCAB_FILE.value)
-    model_directory.write(
-        str(folder / "model"),
-        config,
-        {name: x.numpy() for name, x in named_variables(model).items()},
-        vocabulary,
-        BertTokenizer(vocabulary).settings(),
-        {"kind": task.kind} | task.to_json(),
-        "# Random weights\n",
-    )
-
-
 def _export(folder, root, name):
     """Exports the model with a checkout; returns the version's folder."""
     base_path = folder / name / _MODEL
@@ -196,8 +161,8 @@ def _export(folder, root, name):
     return base_path
 
 
-def _load(base_path, texts, server_flags, second=None, root=_ROOT):
-    """Loads a server; returns the clients' results.
+def _load(base_path, texts, server_flags, second=None, root=runs.ROOT):
+    """Loads a server; returns the answered requests a second.
 
     Args:
       base_path: The folder of the model.
@@ -224,7 +189,7 @@ def _load(base_path, texts, server_flags, second=None, root=_ROOT):
         _wait(lambda: second is None or _states(port) == _TAKEN_OVER)
     if second:
         shutil.rmtree(new)
-    name = _name(server_flags) + (f", {root}" if root != _ROOT else "")
+    name = _name(server_flags) + (f", {root}" if root != runs.ROOT else "")
     name += ", a new version" if second else ""
     shown = (memory[0], memory[len(memory) // 2], memory[-1])
     megabytes = " ".join(f"{x / 1e6:.0f}" for x in shown)
@@ -240,7 +205,7 @@ def _load(base_path, texts, server_flags, second=None, root=_ROOT):
     # A new version needs more memory, so growth is an error only without one.
     if not second and shown[2] > _MAX_GROWTH * shown[1]:
         sys.exit("The server's memory grew.")
-    return result
+    return result["per_second"]
 
 
 def _overload(base_path, texts):
@@ -259,9 +224,9 @@ def _overload(base_path, texts):
 
 
 @contextlib.contextmanager
-def _serving(base_path, server_flags, root=_ROOT):
+def _serving(base_path, server_flags, root=runs.ROOT):
     """Yields a server's process and port as soon as the server answers."""
-    port, grpc_port = _free_ports()
+    port, grpc_port = runs.free_ports(2)
     process = subprocess.Popen(
         [
             *(sys.executable, "run/serve.py"),
@@ -307,7 +272,7 @@ def _clients(port, texts, seconds):
     return subprocess.Popen(
         [
             sys.executable,
-            _ROOT / "benchmarks" / "serving_load_clients.py",
+            runs.ROOT / "benchmarks" / "serving_load_clients.py",
             json.dumps(settings),
         ],
         stdout=subprocess.PIPE,
@@ -359,17 +324,9 @@ def _memory(process):
     return psutil.Process(process.pid).memory_info().rss
 
 
-def _free_ports():
-    with (
-        socket.create_server(("127.0.0.1", 0)) as first,
-        socket.create_server(("127.0.0.1", 0)) as second,
-    ):
-        return first.getsockname()[1], second.getsockname()[1]
-
-
 def _environment(root):
     return os.environ | {"PYTHONPATH": str(root), "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -16,32 +16,19 @@ processor time, so that other work on the machine hardly changes it.
 
 import dataclasses
 import functools
-import json
 import os
-import pathlib
 import statistics
 
 import finetune_ours
 import finetune_tasks
 import runs
-from absl import app
 from absl import flags
-
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-_DATA = _ROOT.parent / "shared" / "data"
-_CORPUS = _DATA / "corpus"
 
 _ROWS = flags.DEFINE_enum(
     "rows", "choices", ["choices", "curves", "tasks"], "Which table."
 )
-_OUTPUT_DIR = flags.DEFINE_string(
-    "output_dir", ".cache/small_pretraining", "Records and models."
-)
-_RESULTS_DIR = flags.DEFINE_string(
-    "results_dir",
-    str(pathlib.Path(__file__).parent / "results" / "small_pretraining"),
-    "For scores.",
-)
+_FOLDERS = runs.Folders("small_pretraining")
+_path = _FOLDERS.output
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir",
     "output/cpu/model",
@@ -50,7 +37,6 @@ _MODEL_DIR = flags.DEFINE_string(
 _PROCESSOR_SECONDS = flags.DEFINE_integer(
     "processor_seconds", 420, "Of each run of choices."
 )
-_REPORT = flags.DEFINE_bool("report", False, "Print what is finished alone.")
 _PICTURE = flags.DEFINE_string(
     "picture", None, "PNG for the report of curves to draw."
 )
@@ -147,22 +133,18 @@ def _name(*words):
 
 
 def _result_path(*words):
-    return os.path.join(_RESULTS_DIR.value, f"{_name(*words)}.json")
-
-
-def _path(*words):
-    return os.path.join(os.path.abspath(_OUTPUT_DIR.value), *words)
+    return _FOLDERS.result(_name(*words))
 
 
 def _text(megabytes):
     """Returns the novels, or their first part."""
     if megabytes is None:
-        return str(_CORPUS / _TEXT)
+        return _FOLDERS.data("corpus", _TEXT)
     path = _path(f"novels_{megabytes}.txt")
     if not os.path.exists(path):
         import gzip
 
-        with gzip.open(_CORPUS / _TEXT) as file:
+        with gzip.open(_FOLDERS.data("corpus", _TEXT)) as file:
             text = file.read(int(megabytes * 1e6))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
@@ -200,22 +182,7 @@ def _records(text, values):
 def _held_out():
     """Makes the records for all scores: single texts with 15% masked."""
     values = _RECORDS | {"dupe_factor": 1} | _ALONE
-    return _records(str(_CORPUS / "books_heldout.txt.gz"), values)
-
-
-def _read_scores(output_dir):
-    with open(
-        os.path.join(output_dir, "eval_results.txt"), encoding="utf-8"
-    ) as file:
-        rows = (line.strip().split(" = ") for line in file if "=" in line)
-        return {name: float(value) for name, value in rows}
-
-
-def _read_curve(output_dir):
-    """Returns the lines of a run's metrics, including held-out scores."""
-    path = os.path.join(output_dir, "train_metrics.jsonl")
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return _records(_FOLDERS.data("corpus", "books_heldout.txt.gz"), values)
 
 
 def _pretrain(output_dir, run, seed, **values):
@@ -275,7 +242,7 @@ def _choose(name, run, seed):
         "tokens": steps * _LENGTH * _BATCH,
         "processor_seconds_of_a_step": step_seconds,
         "flags": {"records": run.records, "training": run.training},
-        "held_out": _read_scores(output_dir),
+        "held_out": runs.read_scores(output_dir),
         "wikigold": _fine_tune("wikigold", model, seed),
     }
     runs.write_json(_result_path("choices", name, seed), result)
@@ -289,8 +256,10 @@ def _draw_curve(name, run):
         "row": name,
         "flags": {"records": run.records, "training": run.training},
         "megabytes": run.megabytes,
-        "held_out": _read_scores(output_dir),
-        "curve": _read_curve(output_dir),
+        "held_out": runs.read_scores(output_dir),
+        "curve": runs.read_json_lines(
+            os.path.join(output_dir, "train_metrics.jsonl")
+        ),
     }
     runs.write_json(_result_path("curves", name), result)
 
@@ -306,7 +275,7 @@ def _fine_tune(task, model, seed):
     settings = dataclasses.replace(
         finetune_tasks.TASKS[task], learning_rate=5e-4, **_TASKS[task]
     )
-    data = settings.read(str(_DATA))
+    data = settings.read(_FOLDERS.data())
     name = _path("tasks", _name(task, *model.values(), seed)[-200:])
     os.makedirs(os.path.dirname(name), exist_ok=True)
     answer = finetune_ours.run(
@@ -446,10 +415,8 @@ def _draw(path):
     reports.write(path, figure)
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    if not _REPORT.value:
+def main():
+    if not _FOLDERS.only_reports:
         for words, make in _jobs():
             if not os.path.exists(_result_path(*words)):
                 make()
@@ -459,4 +426,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -27,7 +27,7 @@ import time
 import numpy as np
 import pretraining_runs
 import psutil
-from absl import app
+import runs
 from absl import flags
 
 _MINUTES = flags.DEFINE_float("minutes", 30, "How long to disturb.")
@@ -100,7 +100,7 @@ class _Run:
         self._folder = folder
         self._flags = flag_values
         # Every start has the same ports, like real hosts.
-        ports = pretraining_runs.free_ports(_WORKERS.value)
+        ports = runs.free_ports(_WORKERS.value)
         self._hosts = ",".join(f"localhost:{port}" for port in ports)
         self.lives = []
 
@@ -351,17 +351,10 @@ def _report_memory(disturbed, other):
 def _write_flags(folder):
     """Makes data and a small model; returns the flags of both runs."""
     data = pretraining_runs.make_records(folder, _VOCAB_SIZE)
-    with open(
-        os.path.join(
-            pretraining_runs.ROOT,
-            "bert_tf/recipes/configs/tiny/bert_config.json",
-        ),
-        encoding="utf-8",
-    ) as file:
-        config = json.load(file) | {"vocab_size": _VOCAB_SIZE}
+    path = runs.ROOT / "bert_tf/recipes/configs/tiny/bert_config.json"
+    config = runs.read_json(path) | {"vocab_size": _VOCAB_SIZE}
     config_file = os.path.join(folder, "bert_config.json")
-    with open(config_file, "w", encoding="utf-8") as file:
-        json.dump(config, file)
+    runs.write_json(config_file, config)
     return data | {
         "bert_config_file": config_file,
         "do_train": True,
@@ -375,8 +368,7 @@ def _write_flags(folder):
     }
 
 
-def main(argv):
-    del argv
+def main():
     with tempfile.TemporaryDirectory() as folder:
         flag_values = _write_flags(folder)
         disturbed = _Run(os.path.join(folder, "disturbed"), flag_values)
@@ -420,4 +412,4 @@ def _soak(disturbed, other):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -12,7 +12,7 @@ and a compiled function counts as one operation.
 import os
 
 import pretraining_batches
-from absl import app
+import runs
 from absl import flags
 
 _SIZE = flags.DEFINE_enum("size", "base", ["tiny", "base", "large"], "Model.")
@@ -62,8 +62,7 @@ def count(graph) -> tuple[int, int]:
     return count_function(loop.get_attr("body").name)
 
 
-def main(argv):
-    del argv
+def main():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
@@ -89,4 +88,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

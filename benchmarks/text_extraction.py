@@ -22,21 +22,15 @@ import bz2
 import gzip
 import json
 import os
-import pathlib
-import resource
 import statistics
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 
-from absl import app
+import runs
 from absl import flags
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(_ROOT))
-_CORPUS = _ROOT.parent / "shared" / "data" / "corpus"
+_CORPUS = runs.DATA / "corpus"
 
 _EXPERIMENT = flags.DEFINE_enum(
     "experiment", "speed", ["speed", "memory", "documents"], "To run."
@@ -94,22 +88,20 @@ def _copies(dump):
 
 def _run(command):
     """Runs a program; returns its wall seconds and processor seconds."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    seconds = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-    return seconds, cpu
+    cpu = runs.run(command, os.devnull)
+    return time.perf_counter() - start, cpu
 
 
-def _extract(source, folder, *words):
+def _extract(source, folder, **flag_values):
     """Returns the command that extracts text into a folder."""
-    return [
-        *(sys.executable, str(_ROOT / "run" / "extract_text.py")),
-        *(f"--input_file={source}", f"--output_file={folder}/out.txt.gz"),
-        *("--overwrite_output_dir", *words),
-    ]
+    return runs.command(
+        "run/extract_text.py",
+        input_file=source,
+        output_file=f"{folder}/out.txt.gz",
+        overwrite_output_dir=True,
+        **flag_values,
+    )
 
 
 def _measure_speed(folder):
@@ -122,7 +114,7 @@ def _measure_speed(folder):
         file.write(b"</mediawiki>")
     size = os.path.getsize(path) / 1e6
     commands = {
-        "bert_tf": _extract(path, folder, "--num_processes=1"),
+        "bert_tf": _extract(path, folder, num_processes=1),
         "gensim": [python, "-c", _PEER_PROGRAM, path],
     }
     rates = {name: [] for name in commands}
@@ -139,22 +131,6 @@ def _measure_speed(folder):
     print(f"bert_tf / gensim: {ours / theirs:.2f}")
 
 
-def _watch_memory(process, peak):
-    """Records the memory of a process and its children until it ends."""
-    import psutil
-
-    root = psutil.Process(process.pid)
-    while process.poll() is None:
-        total = 0
-        try:
-            for member in [root, *root.children(recursive=True)]:
-                total += member.memory_full_info().pss
-        except psutil.Error:
-            continue
-        peak.append(total)
-        time.sleep(0.5)
-
-
 def _measure_memory(folder):
     _, dump = _gensim()
     for megabytes in map(int, _MEGABYTES.value):
@@ -168,17 +144,13 @@ def _measure_memory(folder):
                 if size >= megabytes * 1e6:
                     break
             file.write(b"</mediawiki>")
-        process = subprocess.Popen(
-            _extract(path, folder, "--near_duplicate_threshold=0.8")
-        )
-        peak = []
-        watcher = threading.Thread(target=_watch_memory, args=(process, peak))
-        watcher.start()
-        status = process.wait()
-        watcher.join()
+        with runs.watch_memory() as memory:
+            status = subprocess.call(
+                _extract(path, folder, near_duplicate_threshold=0.8)
+            )
         print(
-            f"{size / 1e6:.0f} MB of XML: {max(peak) / 2**20:.0f} MiB, status "
-            f"{status}",
+            f"{size / 1e6:.0f} MB of XML: {max(memory) / 2**20:.0f} MiB, "
+            f"status {status}",
             flush=True,
         )
 
@@ -192,8 +164,8 @@ def _measure_documents(folder):
             count += 1
             if count == _DOCUMENTS.value:
                 break
-    flag = "--near_duplicate_threshold=0.8"
-    seconds, cpu = _run(_extract(path, folder, flag))
+    command = _extract(path, folder, near_duplicate_threshold=0.8)
+    seconds, cpu = _run(command)
     print(
         f"{count} documents of {_CHARACTERS} characters in {seconds:.1f} s, "
         f"{cpu:.1f} s of processors: {count / seconds * 60:.0f} a minute"
@@ -215,9 +187,7 @@ def _texts():
                 yield text[start : start + _CHARACTERS]
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
+def main():
     with tempfile.TemporaryDirectory() as folder:
         {
             "speed": _measure_speed,
@@ -227,4 +197,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

@@ -13,25 +13,20 @@ ratio of the rates, ours / FastBertTokenizer's.
 
 import gzip
 import os
-import pathlib
 import statistics
 import time
 
-from absl import app
+import runs
 from absl import flags
-
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-# Wikipedia articles, if the folder exists.
-_DATA = _ROOT.parent / "shared" / "data"
 
 _VOCAB_FILE = flags.DEFINE_string(
     "vocab_file",
-    str(_ROOT / "tests/golden/vocab/bert-base-uncased-vocab.txt"),
+    runs.VOCAB_FILE,
     "The vocabulary, one piece a line.",
 )
 _INPUT_FILE = flags.DEFINE_string(
     "input_file",
-    str(_DATA / "corpus" / "wiki.txt.gz"),
+    str(runs.DATA / "corpus" / "wiki.txt.gz"),
     "Text, one paragraph a line; .gz is decompressed.",
 )
 _MEGABYTES = flags.DEFINE_integer("megabytes", 20, "How much text to take.")
@@ -116,26 +111,21 @@ _BUILDERS = {
 }
 
 
-def main(argv):
-    if len(argv) > 1:
-        raise app.UsageError(f"Unexpected arguments: {argv[1:]}")
-    for flag in (_VOCAB_FILE, _INPUT_FILE):
-        if not os.path.exists(flag.value):
-            raise app.UsageError(f"Give --{flag.name}: no file {flag.value}.")
+def main():
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     batches = _read_paragraphs()
-    runs = {name: build(batches) for name, build in _BUILDERS.items()}
-    for run in runs.values():
+    ways = {name: build(batches) for name, build in _BUILDERS.items()}
+    for run in ways.values():
         run()
     rates = {name: [] for name in runs}
     cpu_rates = {name: [] for name in runs}
     for _ in range(_TURNS.value):
-        for name, run in runs.items():
+        for name, run in ways.items():
             start, cpu_start = time.perf_counter(), time.process_time()
             tokens = run()
             rates[name].append(tokens / (time.perf_counter() - start))
             cpu_rates[name].append(tokens / (time.process_time() - cpu_start))
-    for name in runs:
+    for name in ways:
         print(
             f"{name}: {statistics.median(rates[name]) / 1e6:.2f} M tokens/s, "
             f"{statistics.median(cpu_rates[name]) / 1e6:.2f} M tokens per "
@@ -147,4 +137,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)

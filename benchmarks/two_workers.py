@@ -19,8 +19,7 @@ import statistics
 import time
 
 import pretraining_batches
-import pretraining_runs
-from absl import app
+import runs
 from absl import flags
 
 _MODEL = flags.DEFINE_enum("model", "base", ["tiny", "base"], "Its shape.")
@@ -48,34 +47,22 @@ def _packed(megabytes):
 
 def _build_parts(device_flags, model_name, batch_size):
     """Returns the strategy, a function that makes a step, and an iterator."""
-    import keras
-    import tensorflow as tf
-
     from bert_tf.distribute import batches as batches_lib
     from bert_tf.distribute import devices as device_setup
     from bert_tf.flags.groups import DeviceConfig
     from bert_tf.io import files
-    from bert_tf.modeling.bert import BertForPretraining
     from bert_tf.training import step as training_step
     from bert_tf.training.losses import PretrainingObjective
-    from bert_tf.training.optimizer import build_optimizer
 
     devices = device_setup.prepare(DeviceConfig(**device_flags))
     strategy = devices.strategy
     config = files.read_bert_config(f"configs/{model_name}/bert_config.json")
-    keras.utils.set_random_seed(0)
-    with strategy.scope():
-        model = BertForPretraining(
-            config, fuse=devices.fuse, dtype=devices.precision.policy
-        )
-        optimizer = build_optimizer("bert_adam", 1e-4, 1000, 10)
-        optimizer.build(model.trainable_variables)
+    model, optimizer = pretraining_batches.build_model(
+        strategy, config, devices.fuse, devices.precision.policy
+    )
     plan = batches_lib.StepPlan(batch_size, strategy.num_replicas_in_sync)
     batch = pretraining_batches.random_batch(config.vocab_size, batch_size)
-    batch["example_index"] = list(range(batch_size))
-    dataset = tf.data.Dataset.from_tensors(batch).repeat()
-    dataset = batches_lib.add_dropout_seeds(dataset, seed=1)
-    iterator = batches_lib.distribute_batches(strategy, dataset, plan)
+    iterator = pretraining_batches.repeat(batch, strategy, plan)
 
     def make_training_step():
         return training_step.TrainingStep(
@@ -182,9 +169,7 @@ def _measure():
     """Returns the seconds of a step, a list for each variant."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     packs = [_packed(megabytes) for megabytes in _PACKS.value if megabytes]
-    hosts = ",".join(
-        f"localhost:{port}" for port in pretraining_runs.free_ports(2)
-    )
+    hosts = ",".join(f"localhost:{port}" for port in runs.free_ports(2))
     precision = {"mixed_precision": _PRECISION.value}
     workers = [
         precision
@@ -213,8 +198,7 @@ def _measure():
     return seconds
 
 
-def main(argv):
-    del argv
+def main():
     seconds = _measure()
     tokens = _BATCH.value * _LENGTH
     print(f"\n{_MODEL.value}, {_PRECISION.value}, {_BATCH.value} x {_LENGTH}")
@@ -225,16 +209,12 @@ def main(argv):
     adding = statistics.median(all_ - local for all_, local in paired)
     share = adding / statistics.median(seconds[_WORKERS])
     print(f"{adding:7.3f} s, {100 * share:.0f}% of a step: in the all-reduce")
-    ratios = [
-        one / two
-        for one, two in zip(seconds[_ALONE], seconds[_WORKERS], strict=True)
-    ]
+    ratios = runs.ratios(seconds[_ALONE], seconds[_WORKERS])
     print(
         f"2 workers / one process, {_MODEL.value}, {_PRECISION.value}: median "
-        f"{statistics.median(ratios):.2f} (from {min(ratios):.2f} to "
-        f"{max(ratios):.2f})"
+        f"{ratios}"
     )
 
 
 if __name__ == "__main__":
-    app.run(main)
+    runs.main(main)
