@@ -27,7 +27,6 @@ import sys
 import time
 from collections.abc import Iterator
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 from absl import app
@@ -268,9 +267,20 @@ class Comparison:
     def compare_flags(self) -> bool:
         """Compares the flags of all scripts; returns True if all are equal."""
         begin = time.monotonic()
-        old, new = (
-            {script: self._describe(side, script) for script in self._scripts()}
+        dumps = (
+            subprocess.run(
+                [sys.executable, str(_ROOT / "tools" / "dump_flags.py")],
+                capture_output=True,
+                text=True,
+                check=True,
+                **self._place(side),
+            ).stdout
             for side in ("old", "new")
+        )
+        # A line begins with a command and its flag.
+        old, new = (
+            dict(line.split(" | ", 1) for line in dump.splitlines())
+            for dump in dumps
         )
         found = [*_differences(old, new, "")]
         _report("flags", _summarize(found), begin)
@@ -352,40 +362,6 @@ class Comparison:
         else:
             process.send_signal(signal.Signals[name])
         process.wait(_TIMEOUT_SECONDS)
-
-    def _scripts(self) -> list[str]:
-        tree = pathlib.Path(self._trees["old"])
-        paths = [*tree.glob("run/*.py"), *tree.glob("export/*.py")]
-        return sorted(
-            str(path.relative_to(tree))
-            for path in paths
-            if re.search(r"(cli|door|commands)\.run\(", path.read_text())
-        )
-
-    def _describe(self, side: str, script: str) -> dict[str, Any]:
-        """Returns a script's flags, and its exit status without any flags."""
-        # Only the demo runs without flags, so it gets a wrong one to fail.
-        wrong = ["--num_train_steps=-1"] if script == "run/demo.py" else []
-        xml, bare = (
-            subprocess.run(
-                [sys.executable, script, *more],
-                capture_output=True,
-                text=True,
-                check=False,
-                **self._place(side),
-            )
-            for more in (["--helpxml"], wrong)
-        )
-        described = {}
-        tree = ElementTree.fromstring(xml.stdout or "<none/>")
-        for flag in tree.iter("flag"):
-            values: dict[str, list[str]] = {}
-            for part in flag:
-                if part.tag not in ("file", "meaning", "current"):
-                    values.setdefault(part.tag, []).append(part.text or "")
-            described[values["name"][0]] = values
-        named = sorted(set(re.findall(r"--\w+", bare.stderr)))
-        return {"flags": described, "bare": [bare.returncode, named]}
 
 
 def _expand(words: list[str]) -> Iterator[str]:
