@@ -4,19 +4,16 @@ r"""Times the streaming generator of pretraining data against the original's.
       --vocab_file=data/vocab.txt --dupe_factor=10
 
 Both read the same text, one sentence a line, with the flags' defaults otherwise
-(128 tokens, 20 predictions), and take turns. Without --input_file the text is
-the documentation on this machine, with a vocabulary of its words. The time is
-the generator's, from input files to output files, without the import of
-TensorFlow, which takes equally long in both. Memory is the sum over the process
-and its workers; shared pages count once. The last line is the ratio of output
-tokens/s, streaming / original; the original uses one core.
+(128 tokens, 20 predictions), and take turns. The time is the generator's, from
+input files to output files, without the import of TensorFlow, which takes
+equally long in both. Memory is the sum over the process and its workers; shared
+pages count once. The last line is the ratio of output tokens/s, streaming /
+original; the original uses one core.
 """
 
-import collections
 import dataclasses
 import multiprocessing
 import os
-import re
 import shutil
 import statistics
 import tempfile
@@ -25,40 +22,15 @@ import time
 import runs
 from absl import flags
 
-_INPUT = flags.DEFINE_string("input_file", None, "Globs; one sentence a line.")
-_VOCAB = flags.DEFINE_string("vocab_file", None, "The vocabulary.")
+_INPUT = flags.DEFINE_string(
+    "input_file", None, "Globs; one sentence a line.", required=True
+)
+_VOCAB = flags.DEFINE_string(
+    "vocab_file", None, "The vocabulary.", required=True
+)
 _DUPE_FACTOR = flags.DEFINE_integer("dupe_factor", 10, "Of both.")
 _PROCESSES = flags.DEFINE_integer("num_processes", 2, "Of streaming.")
 _PAIRS = flags.DEFINE_integer("pairs", 1, "Turns of each.")
-
-_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_NUM_WORDS = 25000
-
-
-def _write_documentation(folder):
-    """Writes the machine's own text and a vocabulary; returns both paths."""
-    from bert_tf.commands import demo
-    from bert_tf.data import corpus
-
-    words = collections.Counter()
-    paragraphs = os.path.join(folder, "paragraphs.txt")
-    demo.write_corpus(paragraphs, os.path.join(folder, "rest.txt"))
-    text_file = os.path.join(folder, "sentences.txt")
-    vocab_file = os.path.join(folder, "vocab.txt")
-    with open(text_file, "w", encoding="utf-8") as file:
-        for document in corpus.read_documents([paragraphs]):
-            for paragraph in document:
-                for sentence in corpus.split_sentences(paragraph):
-                    file.write(sentence + "\n")
-                    words.update(re.findall(r"\w+|[^\w\s]", sentence.lower()))
-            file.write("\n")
-    kept = [word for word, _ in words.most_common(_NUM_WORDS)]
-    characters = sorted({character for word in kept for character in word})
-    pieces = [*characters, *(f"##{character}" for character in characters)]
-    with open(vocab_file, "w", encoding="utf-8") as file:
-        for token in dict.fromkeys([*_SPECIAL, *pieces, *kept]):
-            file.write(token + "\n")
-    return text_file, vocab_file
 
 
 def _measure(
@@ -126,25 +98,21 @@ def _run(generator, *arguments):
 
 
 def main():
-    with tempfile.TemporaryDirectory() as folder:
-        input_file, vocab_file = _INPUT.value, _VOCAB.value
-        if not (input_file and vocab_file):
-            input_file, vocab_file = _write_documentation(folder)
-        ratios = []
-        for pair in range(_PAIRS.value):
-            # The order alternates, in case a turn warms caches for the next.
-            order = sorted(["original", "streaming"], reverse=bool(pair % 2))
-            rates = {
-                generator: _run(
-                    generator,
-                    input_file,
-                    vocab_file,
-                    _DUPE_FACTOR.value,
-                    _PROCESSES.value,
-                )
-                for generator in order
-            }
-            ratios.append(rates["streaming"] / rates["original"])
+    ratios = []
+    for pair in range(_PAIRS.value):
+        # The order alternates, in case a turn warms caches for the next.
+        order = sorted(["original", "streaming"], reverse=bool(pair % 2))
+        rates = {
+            generator: _run(
+                generator,
+                _INPUT.value,
+                _VOCAB.value,
+                _DUPE_FACTOR.value,
+                _PROCESSES.value,
+            )
+            for generator in order
+        }
+        ratios.append(rates["streaming"] / rates["original"])
     print(f"streaming / original: {statistics.median(ratios):.2f}")
 
 

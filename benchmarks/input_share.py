@@ -3,11 +3,11 @@ r"""Times pretraining steps with real input and with the same batch each time.
   python benchmarks/input_share.py --model=base --steps=5
   python benchmarks/input_share.py --model=tiny --steps=50
 
-Both train the same model and take turns. One reads made-up records (or the
-records of --input_file) like run/pretrain.py, the other has one batch in
-memory. The input prepares only a few batches in the other's turn. To be sure,
-the input is also read alone, and its processor time is printed as a share of a
-step's. The last line is the median ratio of a step's time, real / same batch.
+Both train the same model and take turns. One reads made-up records like
+run/pretrain.py, the other has one batch in memory. The input prepares only a
+few batches in the other's turn. To be sure, the input is also read alone, and
+its processor time is printed as a share of a step's. The last line is the
+median ratio of a step's time, real / same batch.
 """
 
 import os
@@ -26,10 +26,6 @@ _PRECISION = flags.DEFINE_string(
 _BATCH = flags.DEFINE_integer("batch_size", 32, "Sequences of a step.")
 _PAIRS = flags.DEFINE_integer("pairs", 10, "Turns of each.")
 _STEPS = flags.DEFINE_integer("steps", 5, "Steps in a turn.")
-_INPUT = flags.DEFINE_string(
-    "input_file", None, "Records of length 128 (default: made up)."
-)
-_VOCAB = flags.DEFINE_string("vocab_file", None, "Their vocabulary.")
 
 _REAL, _SAME = "real input", "same batch"
 _BATCHES_ALONE = 200
@@ -106,9 +102,7 @@ def _measure(config):
 def _make_config(folder):
     from bert_tf.commands.pretrain import PretrainConfig
 
-    data = {"input_file": _INPUT.value, "vocab_file": _VOCAB.value}
-    if not _INPUT.value:
-        data = pretraining_runs.make_records(folder, vocab_size=30522)
+    data = pretraining_runs.make_records(folder, vocab_size=30522)
     return PretrainConfig(
         bert_config_file=os.path.join(
             runs.ROOT,
