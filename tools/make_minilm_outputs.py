@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
         with open(requests, "w", encoding="utf-8") as file:
             json.dump([request], file)
         program = os.path.join(
-            os.path.dirname(__file__), "transformers_program.py"
+            os.path.dirname(minilm.__file__), "transformers_program.py"
         )
         environments.run(python, program, requests)
         with np.load(output) as made:
