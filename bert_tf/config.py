@@ -78,6 +78,8 @@ GROUPS = (
 # selected, so a resume refuses or logs a change. "place": it affects only
 # where a run reads, writes or computes.
 EFFECTS = ("weights", "place", "nothing")
+# The default of a flag that every command line must set.
+REQUIRED = dataclasses.MISSING
 # Rules that limit a flag's value; `flags.options.Flags` checks them.
 BOUNDS = ("at_least", "above", "at_most", "below")
 _MODEL_NAMES = (
@@ -87,8 +89,8 @@ _MODEL_NAMES = (
 
 
 def option(
-    default: Any = dataclasses.MISSING,
-    help_text: str = "",
+    help_text: str,
+    default: Any = None,
     *,
     group: str = "other",
     affects: str = "weights",
@@ -100,8 +102,8 @@ def option(
     """Declares one field of a script's configuration, which is one flag.
 
     Args:
-      default: The flag's default; a flag without a default is required.
       help_text: One sentence for `--help`.
+      default: The flag's default, or `REQUIRED`.
       group: The flag's subject in `--help`, one of `GROUPS`.
       affects: The flag's effect on training, one of `EFFECTS`. When a run
         resumes, a changed flag that affects the weights is refused or logged.
@@ -110,9 +112,10 @@ def option(
       reads: The kind of path that the flag has: "file", "files" (globs,
         separated by commas), "folder" or "model"; see `paths`. It must exist.
       **rules: `at_least`, `above`, `at_most` and `below` limit the value, but
-        None is always allowed. `needs` has flags ("do_train") or values
-        ("head=bilstm"), of which one must be set if this flag is set.
-        `not_with` has flags or values that must not be set with this flag.
+        None is always allowed; a number is at least 0 by default. `needs` has
+        flags ("do_train") or values ("head=bilstm"), of which one must be set
+        if this flag is set. `not_with` has flags or values that must not be set
+        with this flag.
 
     Raises:
       ValueError: For an unknown group, effect or rule.

@@ -216,16 +216,16 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
     def test_flags_by_their_effect_on_training(self):
         @dataclasses.dataclass(frozen=True)
         class _Flags:
-            rate: float = option(0.1, "Rate.")
-            path: str = option("a", "Path.", affects="place")
-            every: int = option(5, "Interval.", affects="nothing")
+            rate: float = option("Rate.", 0.1)
+            path: str = option("Path.", "a", affects="place")
+            every: int = option("Interval.", 5, affects="nothing")
 
         self.assertEqual(fields_affecting(_Flags, "weights"), {"rate"})
         self.assertEqual(
             fields_affecting(_Flags, "place", "nothing"), {"path", "every"}
         )
         with self.assertRaisesRegex(ValueError, "'loss'"):
-            option(1, "Text.", affects="loss")
+            option("Text.", 1, affects="loss")
 
     def test_every_field_has_a_help_sentence(self):
         for config_cls in _all_run_configs().values():

@@ -23,29 +23,28 @@ class ConvertCheckpointConfig(ConversionConfig):
     """Flags of run/convert_checkpoint.py."""
 
     target_format: str = options.output(
-        help_text="Format to write.", name="to", choices=FORMATS
+        "Format to write.", options.REQUIRED, name="to", choices=FORMATS
     )
     input: str = options.data(
-        help_text="Directory of the model; a checkpoint of TensorFlow may "
+        "Directory of the model; a checkpoint of TensorFlow may "
         "also be a prefix such as bert_model.ckpt.",
+        options.REQUIRED,
         reads="model",
     )
-    output: str = options.target(help_text="Directory to write.")
+    output: str = options.target("Directory to write.", options.REQUIRED)
     source_format: str | None = options.data(
-        None,
         "Format of --input (default: detected).",
         name="from",
         choices=(*FORMATS, TF_HUB),
     )
     allow_missing: str | None = options.model(
-        None,
         "Regular expression for the names of weights that may be missing "
-        "(they are initialized randomly) or unused.",
+        "(they are initialized randomly) or unused."
     )
     allow_activation_change: bool = options.model(
-        False,
         "Convert a model with the exact GELU to KerasHub, which has only the "
         "tanh form; prints the difference.",
+        False,
     )
 
 

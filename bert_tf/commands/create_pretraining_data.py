@@ -9,9 +9,17 @@ blank lines separate documents.
 """
 
 import dataclasses
+import functools
+import math
 
 from bert_tf.flags import options
 from bert_tf.flags.groups import CorpusConfig
+
+_rate = functools.partial(
+    options.masking,
+    **options.SHARE,
+    not_with=("generator=original", "left_to_right"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,119 +30,110 @@ class CreatePretrainingDataConfig(CorpusConfig):
     """
 
     input_file: str = options.data(
-        help_text="Text files (also .gz, .bz2, .xz, .zst): comma-separated "
-        "globs.",
+        "Text files (also .gz, .bz2, .xz, .zst): comma-separated globs.",
+        options.REQUIRED,
         affects="place",
         reads="files",
     )
     output_file: str = options.target(
-        help_text="Record files to write, separated by commas; with "
-        "--num_shards, one name for all shards."
+        "Record files to write, separated by commas; with "
+        "--num_shards, one name for all shards.",
+        options.REQUIRED,
     )
     vocab_file: str = options.data_file(
-        help_text="Vocabulary, one token a line."
+        "Vocabulary, one token a line.", options.REQUIRED
     )
     do_whole_word_mask: bool = options.masking(
-        False, "Mask all tokens of a word together.", not_with="left_to_right"
+        "Mask all tokens of a word together.", False, not_with="left_to_right"
     )
     max_seq_length: int = options.data(
-        128, "Sequence length, in tokens.", at_least=5
+        "Sequence length, in tokens.", 128, at_least=5
     )
     max_predictions_per_seq: int | None = options.masking(
-        None,
         "Maximum number of predicted tokens per sequence (default: 20; with "
         "--left_to_right, all of them).",
         at_least=1,
     )
-    random_seed: int = options.data(12345, "Random seed.")
+    random_seed: int = options.data("Random seed.", 12345, at_least=-math.inf)
     dupe_factor: int = options.data(
-        10,
         "Number of times each document is used, with different masks.",
+        10,
         at_least=1,
     )
     masked_lm_prob: float = options.masking(
-        0.15,
         "Share of tokens to predict.",
+        0.15,
         **options.SHARE,
         not_with="left_to_right",
     )
     short_seq_prob: float = options.data(
-        0.1,
         "Probability that a pass over a document makes shorter sequences.",
+        0.1,
         **options.SHARE,
     )
     generator: str = options.data(
-        "streaming",
         "Algorithm: streaming uses bounded memory and all cores; original "
         "reproduces the original's records one by one.",
+        "streaming",
         choices=("streaming", "original"),
     )
     num_shards: int = options.output(
-        0,
         "Number of files, named NAME-00000-of-NNNNN.ENDING for "
         "--output_file=NAME.ENDING; 0 writes exactly the files in "
         "--output_file.",
-        at_least=0,
+        0,
         not_with="generator=original",
     )
     num_processes: int = options.devices(
-        0,
         "Worker processes; 0 means one per core.",
-        at_least=0,
+        0,
         not_with=("generator=original", "runner"),
     )
     split_sentences: bool | None = options.data(
-        None,
         "Treat lines as paragraphs and split them into sentences (default: "
         "true with the streaming generator; the original one cannot).",
         not_with="generator=original",
     )
     one_document_per_file: bool = options.data(
-        False, "Treat each file as one document and ignore blank lines."
+        "Treat each file as one document and ignore blank lines.", False
     )
     next_sentence_pairs: bool = options.data(
-        True,
         "Make pairs for next-sentence prediction; --nonext_sentence_pairs "
         "makes one segment per sequence (Table 5).",
+        True,
         not_with="generator=original",
     )
     left_to_right: bool = options.masking(
-        False,
         "Make data for a left-to-right model (Table 5): no masks, each token "
         "is predicted from the tokens before it. With a smaller "
         "--max_predictions_per_seq they are drawn evenly.",
+        False,
         not_with="generator=original",
     )
-    mask_rate: float = options.masking(
-        options.MASK_RATES["mask_rate"],
+    mask_rate: float = _rate(
         "Share of chosen tokens replaced with [MASK] (Table 8).",
-        **options.SHARE,
-        not_with=("generator=original", "left_to_right"),
+        options.MASK_RATES["mask_rate"],
     )
-    same_rate: float = options.masking(
-        options.MASK_RATES["same_rate"],
+    same_rate: float = _rate(
         "Share of chosen tokens left unchanged (Table 8).",
-        **options.SHARE,
-        not_with=("generator=original", "left_to_right"),
+        options.MASK_RATES["same_rate"],
     )
-    random_rate: float = options.masking(
-        options.MASK_RATES["random_rate"],
+    random_rate: float = _rate(
         "Share of chosen tokens replaced with a random one (Table 8).",
-        **options.SHARE,
-        not_with=("generator=original", "left_to_right"),
+        options.MASK_RATES["random_rate"],
     )
     max_ngram: int = options.masking(
-        1,
         "Maximum number of adjacent words masked together. Above 1, whole "
         "words are masked, and runs of k words have weight 1/k.",
+        1,
         at_least=1,
         not_with=("generator=original", "left_to_right"),
     )
     overwrite_output_dir: bool = options.reporting(
-        False,
         "Remove the records, manifest, report and unfinished work of an "
         "earlier run with this --output_file, and start over; other files "
         "stay. Drop it to resume.",
+        False,
     )
 
     def __post_init__(self) -> None:

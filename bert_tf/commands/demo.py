@@ -67,11 +67,9 @@ SENTENCES = (
 class DemoConfig(options.Flags):
     """Flags of run/demo.py."""
 
-    output_dir: str = options.output(".demo", "Directory for all files.")
+    output_dir: str = options.output("Directory for all files.", ".demo")
     num_train_steps: int = options.training(
-        0,
-        "Pretraining steps; 0 means those that its required scores need.",
-        at_least=0,
+        "Pretraining steps; 0 means those that its required scores need.", 0
     )
 
 

@@ -39,109 +39,98 @@ class DistillConfig(FilesConfig):
     """Flags of run/distill.py."""
 
     teacher_dir: str = options.start_model(
-        help_text="Fine-tuned teacher: a model directory or any other "
-        "format. The student gets its task."
+        "Fine-tuned teacher: a model directory or any other "
+        "format. The student gets its task.",
+        options.REQUIRED,
     )
     text_column: str | None = options.data(
-        None,
         "Classification of your own files: column of the text (default: the "
-        "teacher's, else text).",
+        "teacher's, else text)."
     )
     text_pair_column: str | None = options.data(
-        None,
         "Classification of your own files: column of the second text of a "
-        "pair (default: the teacher's).",
+        "pair (default: the teacher's)."
     )
     label_column: str | None = options.data(
-        None,
         "Classification of your own files: column of the label (default: the "
         "teacher's, else label); for a multi_label teacher also several, "
-        "separated by commas.",
+        "separated by commas."
     )
     unlabeled_file: str | None = options.data_file(
-        None,
         "Additional training set without labels, in the format of "
         "run/predict.py --input_file; only the teacher labels it.",
         needs="do_train",
     )
     max_seq_length: int | None = options.data(
-        None,
         "Maximum sequence length of both models, in tokens (default: the "
         "teacher's in training).",
         at_least=3,
     )
 
     num_hidden_layers: int | None = options.model(
-        None,
         "Layers of a new student, L; replaces --pretrained_model_dir.",
         at_least=1,
         not_with=_STUDENT_FLAGS,
     )
     hidden_size: int | None = options.model(
-        None,
         "Width of a new student, H (default: the teacher's).",
         at_least=1,
         not_with=_STUDENT_FLAGS,
     )
     num_attention_heads: int | None = options.model(
-        None,
         "Attention heads of a new student, A (default: the teacher's if the "
         "width is equal, else H / 64 as in the paper).",
         at_least=1,
         not_with=_STUDENT_FLAGS,
     )
     intermediate_size: int | None = options.model(
-        None,
         "Feed-forward width of a new student (default: the teacher's if the "
         "width is equal, else 4 H as in the paper).",
         at_least=1,
         not_with=_STUDENT_FLAGS,
     )
     initialize_from_teacher: bool = options.model(
-        True,
         "Initialize a new student of the teacher's width with "
         "--teacher_layers, the embeddings and the head, a narrower one with "
         "projected embeddings.",
+        True,
         not_with=_STUDENT_FLAGS,
     )
     teacher_layers: str | None = options.distillation(
-        None,
         "Teacher layer for each student layer, from 1, separated by commas: "
         "for initialization and for the hidden-state loss (default: evenly "
-        "spaced, the last for the last).",
+        "spaced, the last for the last)."
     )
     distillation_weight: float = options.distillation(
-        0.5,
         "Weight of the teacher's soft targets in the loss, 0 to 1; the "
         "labels have the rest (Hinton et al., 2015).",
+        0.5,
         **options.SHARE,
     )
     temperature: float = options.distillation(
-        2.0,
         "Divisor of the logits for soft targets, at least 1.",
+        2.0,
         at_least=1,
         below=math.inf,
         needs="distillation_weight",
     )
     hidden_weight: float = options.distillation(
-        1.0,
         "Weight of the hidden-state loss, which is added; 0 turns it off.",
-        at_least=0,
+        1.0,
         below=math.inf,
     )
     hidden_loss: str = options.distillation(
-        "mse",
         "Loss between hidden states: mse (Jiao et al., 2020) or cosine (Sanh "
         "et al., 2019).",
+        "mse",
         choices=("mse", "cosine"),
         needs="hidden_weight",
     )
     attention_weight: float = options.distillation(
-        0.0,
         "Weight of the attention loss, which is added (Sun et al., 2020); "
         "needs the teacher's number of heads and "
         "--attention_probs_dropout_prob=0.",
-        at_least=0,
+        0.0,
         below=math.inf,
         not_with="remat",
     )

@@ -23,18 +23,16 @@ class ExperimentsConfig(ModelSourceConfig):
     """Flags of run/experiments.py."""
 
     experiments: str | None = options.training(
-        None,
         f"Experiments, separated by commas: {', '.join(EXPERIMENTS)}. table1 "
-        "to table4 start from --pretrained_model_dir.",
+        "to table4 start from --pretrained_model_dir."
     )
     scale: str = options.training(
-        "small",
         "Size of models, data and schedules: smoke takes minutes, small hours "
         "on two cores, paper is the paper's recipe.",
+        "small",
         choices=SCALES,
     )
     corpus: str | None = options.data(
-        None,
         "Text to pretrain on (also .gz), one paragraph or sentence a line, a "
         "blank line between documents: comma-separated globs. 2% of the "
         "documents are held out for perplexities.",
@@ -42,43 +40,36 @@ class ExperimentsConfig(ModelSourceConfig):
         reads="files",
     )
     data_dir: str | None = options.data_folder(
-        None,
         "Directory with one folder for each task: its official files, or any "
-        "files and a task.json.",
+        "files and a task.json."
     )
     output_dir: str | None = options.target(
-        None, "Directory for models, cells and the report."
+        "Directory for models, cells and the report."
     )
     tasks: str | None = options.data(
-        None,
         "Tasks, separated by commas, each a folder of --data_dir (default: "
-        "those of the scale).",
+        "those of the scale)."
     )
     num_seeds: int | None = options.training(
-        None,
-        "Fine-tuning runs for each cell (default: the scale's).",
-        at_least=1,
+        "Fine-tuning runs for each cell (default: the scale's).", at_least=1
     )
     pretrained_model_dir: str | None = options.start_model(
-        None,
         "Pretrained model for table1 to table4, for a second column of table7 "
-        "and, without --corpus, for stability.",
+        "and, without --corpus, for stability."
     )
     dry_run: bool = options.reporting(
-        False,
         "Print the cells to run and their commands, without running or writing "
         "anything.",
+        False,
     )
     list: bool = options.reporting(
-        False,
         "Print the experiments, the tasks, the files that each needs and "
         "those that were found.",
+        False,
     )
     max_minutes: float | None = options.reporting(
-        None,
         "End after the command during which this many minutes have passed "
-        "(default: run all cells).",
-        at_least=0,
+        "(default: run all cells)."
     )
 
     def check(self) -> None:

@@ -22,25 +22,24 @@ class ExtendVocabularyConfig(ConversionConfig):
     """Flags of run/extend_vocabulary.py."""
 
     input: str = options.model(
-        help_text="Model to extend: a model directory, or any format that "
+        "Model to extend: a model directory, or any format that "
         "run/convert_checkpoint.py reads.",
+        options.REQUIRED,
         reads="model",
     )
-    output: str = options.output(help_text="Model directory to write.")
+    output: str = options.output("Model directory to write.", options.REQUIRED)
     new_words_file: str | None = options.data(
-        None,
         "New words, one a line; a line such as ##itis is a token that "
         "continues words.",
         reads="file",
     )
     use_unused: bool = options.model(
-        True,
         "Store new words in [unusedN] lines first; only the others enlarge "
         "the embedding table.",
+        True,
         needs="new_words_file",
     )
     max_position_embeddings: int | None = options.model(
-        None,
         "New length of the position table; new rows are copies of the old "
         "ones.",
         at_least=1,

@@ -25,44 +25,40 @@ class ExtractFeaturesConfig(ModelSourceConfig):
     """
 
     input_file: str = options.data(
-        help_text="One text per line; ' ||| ' separates the two texts of a "
-        "pair.",
+        "One text per line; ' ||| ' separates the two texts of a pair.",
+        options.REQUIRED,
         reads="file",
     )
     output_file: str = options.output(
-        help_text="JSON lines to write, in the original's format."
+        "JSON lines to write, in the original's format.", options.REQUIRED
     )
     layers: str = options.evaluation(
-        "-1,-2,-3,-4",
         "Layers to write, separated by commas; of the default a smaller model "
         "writes the layers it has.",
+        "-1,-2,-3,-4",
     )
     bert_config_file: str | None = options.model(
-        None,
         "Model configuration (default: the one next to the model).",
         reads="file",
     )
     max_seq_length: int = options.data(
-        128, "Maximum sequence length, in tokens.", at_least=3
+        "Maximum sequence length, in tokens.", 128, at_least=3
     )
     init_checkpoint: str | None = options.model(
-        None, "Model: any format, or a checkpoint's prefix.", reads="model"
+        "Model: any format, or a checkpoint's prefix.", reads="model"
     )
     vocab_file: str | None = options.model(
-        None,
-        "Vocabulary, one token a line (default: the model's).",
-        reads="file",
+        "Vocabulary, one token a line (default: the model's).", reads="file"
     )
-    do_lower_case: bool = options.data(True, "Lower-case the text.")
+    do_lower_case: bool = options.data("Lower-case the text.", True)
     batch_size: int = options.hardware(
-        32, "Texts computed at once.", at_least=1
+        "Texts computed at once.", 32, at_least=1
     )
     use_tpu: bool = options.ignored(False)
-    master: str | None = options.ignored(None)
-    num_tpu_cores: int | None = options.ignored(None)
+    master: str | None = options.ignored()
+    num_tpu_cores: int | None = options.ignored()
     use_one_hot_embeddings: bool = options.ignored(False)
     model_dir: str | None = options.model(
-        None,
         "Model of any format; replaces --bert_config_file, --init_checkpoint "
         "and --vocab_file.",
         reads="model",

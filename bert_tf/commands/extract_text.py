@@ -21,109 +21,101 @@ class ExtractTextConfig(BeamConfig):
     """Flags of run/extract_text.py."""
 
     input_file: str = options.data(
-        help_text="Files to read: comma-separated globs, each with an optional "
+        "Files to read: comma-separated globs, each with an optional "
         "language before it, as en=GLOB, unless files have that whole name. "
         "Wikipedia's XML dumps, .jsonl, Parquet and text; also .gz, .bz2, .xz "
         "and .zst. Of a folder, all Parquet files.",
+        options.REQUIRED,
         affects="place",
     )
     output_file: str = options.target(
-        help_text="Text file to write, one paragraph a line and a blank line "
-        "between documents; ending in .gz it is compressed."
+        "Text file to write, one paragraph a line and a blank line "
+        "between documents; ending in .gz it is compressed.",
+        options.REQUIRED,
     )
     input_format: str = options.data(
-        "auto",
         "Format of the files; auto detects it by name, then by content.",
+        "auto",
         choices=INPUT_FORMATS,
     )
     text_column: str = options.data(
-        "text", "Column of the text, of .jsonl and Parquet."
+        "Column of the text, of .jsonl and Parquet.", "text"
     )
     id_column: str | None = options.data(
-        None,
         "Column of a document's id, of .jsonl and Parquet (default: a hash of "
-        "the text).",
+        "the text)."
     )
     num_shards: int = options.output(
-        0,
         "Number of files, named NAME-00000-of-NNNNN.ENDING for "
         "--output_file=NAME.ENDING; 0 writes one file.",
-        at_least=0,
+        0,
     )
     num_processes: int = options.speed(
-        0,
-        "Worker processes; 0 means one per core.",
-        at_least=0,
-        not_with="runner",
+        "Worker processes; 0 means one per core.", 0, not_with="runner"
     )
     drop_duplicate_documents: bool = options.data(
-        True, "Drop documents that are equal to an earlier one."
+        "Drop documents that are equal to an earlier one.", True
     )
     duplicate_paragraph_length: int = options.data(
-        200,
         "Drop paragraphs of so many characters and more that are equal to an "
         "earlier one; 0 keeps them.",
-        at_least=0,
+        200,
     )
     near_duplicate_threshold: float = options.data(
-        0.0,
         "Drop documents whose words are similar to those of an earlier one: "
         "estimated Jaccard similarity of their 5-word sequences, as 0.8; 0 "
         "keeps them.",
+        0.0,
         **options.SHARE,
     )
     repeated_line_documents: int = options.data(
-        0,
         "Drop paragraphs that more than this number of documents have; 0 keeps "
         "them.",
-        at_least=0,
+        0,
     )
     min_paragraph_length: int = options.data(
-        0, "Drop shorter paragraphs, in characters.", at_least=0
+        "Drop shorter paragraphs, in characters.", 0
     )
     min_document_length: int = options.data(
-        0, "Drop documents with less text, in characters.", at_least=0
+        "Drop documents with less text, in characters.", 0
     )
     min_letter_share: float = options.data(
-        0.0,
         "Drop paragraphs with a smaller share of letters among the characters "
         "that are not spaces.",
+        0.0,
         **options.SHARE,
     )
     languages: str | None = options.data(
-        None, "Keep only documents in these languages, as en,de."
+        "Keep only documents in these languages, as en,de."
     )
     fix_encoding: bool = options.data(
-        False, "Repair text that was decoded wrongly, as schÃ¶n, with ftfy."
+        "Repair text that was decoded wrongly, as schÃ¶n, with ftfy.", False
     )
     exclude_file: str | None = options.data(
-        None,
         "Drop documents that share 13 words in a row with these files, as a "
         "task's dev set: comma-separated globs of .json, .jsonl, .csv, "
         "Parquet, and text with tabs between columns; also .gz.",
         reads="files",
     )
     heldout_share: float = options.data(
-        0.0,
         "Share of the documents, chosen by their ids, that go to a second "
         "file, NAME_heldout.ENDING for --output_file=NAME.ENDING.",
-        at_least=0,
+        0.0,
         below=1,
     )
     language_sampling: float | None = options.data(
-        None,
         "Exponent S of the languages' shares: a language with the share p of "
         "the characters gets one in proportion to p^S. The multilingual BERT "
         "has 0.7.",
         **options.SHARE,
     )
     replace_invalid_utf8: bool = options.data(
-        False, "Replace bytes that are not UTF-8 with U+FFFD."
+        "Replace bytes that are not UTF-8 with U+FFFD.", False
     )
     overwrite_output_dir: bool = options.reporting(
-        False,
         "Remove the text, report and unfinished work of an earlier run with "
         "this --output_file, and start over. Drop it to resume.",
+        False,
     )
 
     def check(self) -> None:

@@ -19,10 +19,12 @@ class FillMaskConfig(ModelSourceConfig):
     """Flags of run/fill_mask.py."""
 
     model_dir: str = options.model(
-        help_text="Model of any format, with its vocabulary.", reads="model"
+        "Model of any format, with its vocabulary.",
+        options.REQUIRED,
+        reads="model",
     )
-    text: str = options.data(help_text="Text with one or more [MASK].")
-    top_k: int = options.evaluation(5, "Candidates per [MASK].", at_least=1)
+    text: str = options.data("Text with one or more [MASK].", options.REQUIRED)
+    top_k: int = options.evaluation("Candidates per [MASK].", 5, at_least=1)
 
     def check(self) -> None:
         super().check()

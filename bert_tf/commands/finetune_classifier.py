@@ -37,46 +37,40 @@ class ClassifierConfig(NamedTaskConfig):
     """Flags of run/finetune_classifier.py."""
 
     task_name: str | None = options.data(
-        None,
         "Task: cola, sst-2, mrpc, sts-b, qqp, mnli, qnli, rte, wnli, ax, xnli, "
-        "snli, or custom for your own files (default: custom).",
+        "snli, or custom for your own files (default: custom)."
     )
     language: str | None = options.data(
-        None,
         "Language for XNLI (default: the model's if it is only used; else "
         "zh, as in the original).",
         not_with="task_name=custom",
     )
     text_column: str | None = own_files(
-        None, "custom: column of the text (default: text)."
+        "custom: column of the text (default: text)."
     )
     text_pair_column: str | None = own_files(
-        None, "custom: column of the second text of a pair."
+        "custom: column of the second text of a pair."
     )
     label_column: str | None = own_files(
-        None,
         "custom: column of the label (default: label); for multi_label also "
-        "several columns of 0 and 1, separated by commas.",
+        "several columns of 0 and 1, separated by commas."
     )
     label_separator: str | None = own_files(
-        None,
         "custom: separator between the labels of a multi_label row (default: "
-        "a comma).",
+        "a comma)."
     )
     problem_type: str | None = own_files(
-        None,
         "custom: type of the labels (default: single_label).",
         choices=("single_label", "multi_label", "regression"),
     )
     class_weights: str | None = options.training(
-        None,
         "Weight of each label in the loss: balanced, or "
-        "label:weight,label:weight,... (default: 1 for each label).",
+        "label:weight,label:weight,... (default: 1 for each label)."
     )
     few_shot: bool = options.training(
-        False,
         "Learn from a few texts of each label, best below 50: train embeddings "
         "by pairs of texts, then a linear head on them.",
+        False,
         needs="do_train",
         not_with=(
             "doc_stride",
@@ -88,34 +82,29 @@ class ClassifierConfig(NamedTaskConfig):
         ),
     )
     doc_stride: int | None = options.data(
-        None,
         "Split long texts into windows that start this many tokens apart "
         "(default: truncate them).",
         at_least=1,
     )
     calibrate: bool | None = options.scoring(
-        None,
         "Fit the probabilities on the dev set, and the thresholds of "
         "multi_label; with --few_shot alone by cross-validation (default: in "
         "training on your own labels with --do_eval or --few_shot).",
         needs=("do_eval", "few_shot"),
     )
     reject_below: float | None = options.scoring(
-        None,
         "Answer --reject_label below this probability of the best label.",
         above=0,
         below=1,
         not_with="reject_precision",
     )
     reject_precision: float | None = options.scoring(
-        None,
         "Choose --reject_below on the dev set: this share of answers is right.",
         above=0,
         below=1,
         needs=("do_eval", "few_shot"),
     )
     reject_label: str | None = options.scoring(
-        None,
         "Answer to rejected texts (default: none of these), and the label of "
         "such rows in dev and test sets.",
         needs=("reject_below", "reject_precision"),
@@ -158,16 +147,13 @@ def _check_few(task_files: Any, config: ClassifierConfig) -> None:
             f"--problem_type={task_files.problem_type}."
         )
     for split, data in task_files.data.items():
-        texts, path = (
-            (data.examples, task_files.labels),
-            task_files.files[split],
-        )
+        texts, path = data.examples, task_files.files[split]
         if split.startswith("train"):
             if config.dev_fraction:  # The file of this part is not yet written.
                 path = f"{config.train_file} without the rows of --dev_fraction"
-            label_values.check_few(*texts, path)
+            label_values.check_few(texts, task_files.labels, path)
         elif split.startswith("dev"):
-            label_values.warn_of_missing(*texts, path)
+            label_values.warn_of_missing(texts, task_files.labels, path)
 
 
 def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):

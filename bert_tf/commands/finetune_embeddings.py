@@ -28,16 +28,12 @@ class EmbeddingsConfig(FinetuneConfig):
     reads_pooler: ClassVar[bool] = False
 
     train_file: str | None = options.data_file(
-        None, "Training set, with the columns above."
+        "Training set, with the columns above."
     )
-    dev_file: str | None = options.data_file(None, "Dev set.")
-    test_file: str | None = options.data_file(
-        None, "Test set.", affects="nothing"
-    )
+    dev_file: str | None = options.data_file("Dev set.")
+    test_file: str | None = options.data_file("Test set.", affects="nothing")
     max_seq_length: int | None = options.data(
-        None,
-        "Maximum sequence length, in tokens (default: the model's).",
-        at_least=3,
+        "Maximum sequence length, in tokens (default: the model's).", at_least=3
     )
 
     def check(self) -> None:

@@ -31,26 +31,21 @@ class MultipleChoiceConfig(NamedTaskConfig):
     """Flags of run/finetune_multiple_choice.py."""
 
     task_name: str | None = options.data(
-        None,
         "Task: a data set in --data_dir, or custom for your own files "
         "(default: custom).",
         choices=("swag", "codah", "comve_a", "comve_b", "custom"),
     )
     context_column: str | None = own_files(
-        None,
         "custom: column of the text that the choices continue or answer "
-        "(default: context); --context_column= if there is none.",
+        "(default: context); --context_column= if there is none."
     )
     choice_columns: str | None = own_files(
-        None,
-        "custom: columns of the choices, separated by commas; a single "
-        "column of a .jsonl or .json file holds lists of choices (default: "
-        "choices).",
+        "custom: columns of the choices, separated by commas; a single column "
+        "of a .jsonl or .json file holds lists of choices (default: choices)."
     )
     label_column: str | None = own_files(
-        None,
         "custom: column of the correct choice: its index from 0, or the name "
-        "of its column (default: label).",
+        "of its column (default: label)."
     )
 
     def check(self) -> None:

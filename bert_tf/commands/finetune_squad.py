@@ -12,6 +12,7 @@ the same command to resume from the last checkpoint.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,77 +40,72 @@ class SquadConfig(FinetuneConfig):
     reads_pooler = False
 
     train_file: str | None = options.data_file(
-        None, "SQuAD JSON to train on, such as train-v1.1.json."
+        "SQuAD JSON to train on, such as train-v1.1.json."
     )
     predict_file: str | None = options.data_file(
-        None,
         "SQuAD JSON to predict, and to score if it has answers, such as "
         "dev-v1.1.json.",
         affects="nothing",
     )
     max_seq_length: int = options.data(
-        384,
         "Maximum length of question and paragraph together, in tokens.",
+        384,
         at_least=3,
     )
     doc_stride: int = options.data(
-        128,
         "Distance between the starts of the windows that long paragraphs are "
         "split into, in tokens.",
+        128,
         at_least=1,
     )
     max_query_length: int = options.data(
-        64,
         "Maximum length of a question, in tokens; longer ones are truncated.",
+        64,
         at_least=1,
     )
     do_eval: bool = options.scoring(
-        False, "Score --predict_file, which must have answers."
+        "Score --predict_file, which must have answers.", False
     )
     do_predict: bool = options.scoring(
-        False, "Predict --predict_file, and score it if it has answers."
+        "Predict --predict_file, and score it if it has answers.", False
     )
     eval_batch_size: int | None = options.scoring(
-        None,
         "Batch size for scores, in windows (default: --predict_batch_size).",
         at_least=1,
     )
     predict_batch_size: int = options.scoring(
-        8, "Batch size for predictions, in windows.", at_least=1
+        "Batch size for predictions, in windows.", 8, at_least=1
     )
     n_best_size: int = options.evaluation(
-        20, "Answers per question in nbest_predictions.json.", at_least=1
+        "Answers per question in nbest_predictions.json.", 20, at_least=1
     )
     max_answer_length: int = options.evaluation(
-        30, "Maximum length of an answer, in tokens.", at_least=1
+        "Maximum length of an answer, in tokens.", 30, at_least=1
     )
     version_2_with_negative: bool = options.data(
-        False, "Some questions have no answer, as in SQuAD 2.0."
+        "Some questions have no answer, as in SQuAD 2.0.", False
     )
     null_score_diff_threshold: float | None = options.evaluation(
-        None,
         "Predict no answer where null_odds exceeds this threshold (default: "
         "the model's if it is only used; else the value with the best F1 on "
         "--predict_file; else 0).",
+        at_least=-math.inf,
     )
     verbose_logging: bool = options.reporting(
-        False, "Log every question that is skipped."
+        "Log every question that is skipped.", False
     )
     triviaqa_file: str | None = options.data(
-        None,
         "wikipedia-train.json of TriviaQA, to fine-tune on before SQuAD, in "
         "<output_dir>/triviaqa.",
         reads="file",
         needs="triviaqa_evidence_dir",
     )
     triviaqa_evidence_dir: str | None = options.data(
-        None,
         "Directory evidence/wikipedia of TriviaQA, with its documents.",
         reads="folder",
         needs="triviaqa_file",
     )
     ensemble_nbest_files: str | None = options.evaluation(
-        None,
         "nbest_predictions.json of several runs, as comma-separated paths or "
         "globs: they predict --predict_file together, without a model.",
         reads="files",

@@ -50,39 +50,33 @@ class TaggerConfig(FilesConfig):
     reads_pooler = False
 
     word_column: str | None = options.data(
-        None,
         "Column of the words: a number from 0 (or from -1 backwards), or a "
         "name if the first line names the columns (default: the model's if "
-        "it is only used, else 0).",
+        "it is only used, else 0)."
     )
     tag_column: str | None = options.data(
-        None,
         "Column of the tags in IOB1 or IOB2, as for --word_column (default: "
-        "the model's if it is only used, else -1).",
+        "the model's if it is only used, else -1)."
     )
     sentence_column: str | None = options.data(
-        None,
         "Column with the number or name of the sentence, as for "
-        "--word_column, of files without empty lines between sentences.",
+        "--word_column, of files without empty lines between sentences."
     )
     comment_prefix: str | None = options.data(
-        None,
         "Skip lines before a sentence that begin with this (default: # where "
-        "the line cannot be a word with its tag). An empty one skips none.",
+        "the line cannot be a word with its tag). An empty one skips none."
     )
     labels: str | None = options.data(
-        None,
         "Names of the tags 0, 1, ..., separated by commas, for files with "
-        "numbers as tags.",
+        "numbers as tags."
     )
     approach: str = options.model(
-        "fine_tuning",
         "fine_tuning trains the encoder; feature_based freezes it and trains "
         "two BiLSTMs on top of it (section 5.3).",
+        "fine_tuning",
         choices=APPROACHES,
     )
     layer_combination: str | None = options.model(
-        None,
         "feature_based: encoder layers that the BiLSTMs read, one of "
         f"{', '.join(LAYER_COMBINATIONS)} (Table 7; default: the best one "
         "there, concat_last_four_hidden); a list trains one trial for each "
@@ -90,30 +84,25 @@ class TaggerConfig(FilesConfig):
         needs="approach=feature_based",
     )
     lstm_size: int | None = options.model(
-        None,
         "Units in each direction of a BiLSTM (default: 768).",
         at_least=1,
         needs=("approach=feature_based", "head=bilstm"),
     )
     context: str | None = options.data(
-        None,
         "Extent of a window: the whole document, as -DOCSTART- lines delimit "
         "it, or one sentence (default: the model's if it is only used, else "
         "document).",
         choices=("document", "sentence"),
     )
     doc_stride: int | None = options.data(
-        None,
         "Distance between the starts of windows, in tokens; a word is tagged "
         "in the window where it has the most context (default: the model's "
         "if it is only used, else half of --max_seq_length). 0 uses one "
-        "window, and words after it get the tag O.",
-        at_least=0,
+        "window, and words after it get the tag O."
     )
     learning_rate: str | None = options.training(
-        None,
         "Peak learning rate; a list such as 5e-5,3e-5 trains one trial for "
-        "each value (default: 5e-5; feature_based: 1e-3).",
+        "each value (default: 5e-5; feature_based: 1e-3)."
     )
 
     def __post_init__(self) -> None:

@@ -17,20 +17,22 @@ class GlueSubmissionConfig(PredictionConfig):
     """Flags of run/glue_submission.py."""
 
     model_dirs: str = options.model(
-        help_text="Fine-tuned models, one for each task: comma-separated "
-        "globs of directories. Each one's task is read from its files."
+        "Fine-tuned models, one for each task: comma-separated "
+        "globs of directories. Each one's task is read from its files.",
+        options.REQUIRED,
     )
     glue_dir: str = options.data(
-        help_text="Directory with GLUE's folders: CoLA, SST-2, MNLI, AX, ...",
+        "Directory with GLUE's folders: CoLA, SST-2, MNLI, AX, ...",
+        options.REQUIRED,
         reads="folder",
     )
     output_file: str = options.output(
-        "submission.zip", "Zip file to write, for the leaderboard."
+        "Zip file to write, for the leaderboard.", "submission.zip"
     )
     allow_missing_tasks: bool = options.output(
-        False,
         "Omit tasks without a model or a folder; the leaderboard does not "
         "accept such a file.",
+        False,
     )
 
 

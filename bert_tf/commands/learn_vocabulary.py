@@ -17,37 +17,34 @@ class LearnVocabularyConfig(CorpusConfig):
     """Flags of run/learn_vocabulary.py."""
 
     input_file: str = options.data(
-        help_text="Text files (also .gz, .bz2, .xz, .zst): comma-separated "
-        "globs.",
+        "Text files (also .gz, .bz2, .xz, .zst): comma-separated globs.",
+        options.REQUIRED,
         reads="files",
     )
-    output_file: str = options.output(help_text="Vocabulary file to write.")
+    output_file: str = options.output(
+        "Vocabulary file to write.", options.REQUIRED
+    )
     vocab_size: int = options.training(
-        30522, "Number of lines in the vocabulary, exactly."
+        "Number of lines in the vocabulary, exactly.", 30522
     )
     num_unused: int = options.training(
-        994, "Number of [unusedN] lines reserved for new words.", at_least=99
+        "Number of [unusedN] lines reserved for new words.", 994, at_least=99
     )
     min_frequency: int = options.training(
-        2,
         "Minimum count of a word; rarer words are not used for learning.",
+        2,
         at_least=1,
     )
     character_coverage: float = options.training(
-        0.9999,
         "Share of the text's characters that the vocabulary must cover.",
+        0.9999,
         **options.SHARE,
     )
     heldout_fraction: float = options.evaluation(
-        0.02,
-        "Share of the documents held out for the report.",
-        **options.SHARE,
+        "Share of the documents held out for the report.", 0.02, **options.SHARE
     )
     num_processes: int = options.speed(
-        0,
-        "Worker processes; 0 means one per core.",
-        at_least=0,
-        not_with="runner",
+        "Worker processes; 0 means one per core.", 0, not_with="runner"
     )
 
     def check(self) -> None:

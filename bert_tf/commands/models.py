@@ -23,27 +23,24 @@ class ModelsConfig(ModelSourceConfig):
     """Flags of run/models.py."""
 
     fetch: str | None = options.model(
-        None,
         "Model to fetch: a name of the table, hf://owner/name[@revision], "
         "kaggle://owner/model/keras/variation[/version], or the https:// "
-        "address of a .zip or .tar.gz file. Prints its local path.",
+        "address of a .zip or .tar.gz file. Prints its local path."
     )
     push: str | None = options.model(
-        None,
         "Repository to make on Hugging Face's hub and to upload a model to: "
         "hf://owner/name. It is public, unless it is made there before.",
         needs="model_dir",
         not_with=("fetch", "offline"),
     )
     model_dir: str | None = options.model(
-        None,
         "Model to upload: a model directory, or the Hugging Face form of one.",
         reads="model",
         needs="push",
     )
     overwrite: bool = options.model(
-        False,
         "Replace the model in a repository that exists, by a new commit.",
+        False,
         needs="push",
     )
 

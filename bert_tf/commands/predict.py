@@ -36,37 +36,37 @@ class PredictConfig(PredictionConfig):
     """Flags of run/predict.py."""
 
     model_dir: str = options.model(
-        help_text="Fine-tuned model of any format, with its vocabulary; for "
+        "Fine-tuned model of any format, with its vocabulary; for "
         "embeddings any model.",
+        options.REQUIRED,
         reads="model",
     )
     input_file: str = options.data(
-        help_text="Rows to predict, with the columns of the training data: "
+        "Rows to predict, with the columns of the training data: "
         ".csv, .tsv, .jsonl, .json, .txt or .conll, each also .gz, or "
         ".parquet. Labels are not read. - reads standard input.",
+        options.REQUIRED,
         reads="file",
     )
     output_file: str = options.output(
-        help_text="File to write, a row for each row of the input, in its "
-        "order: a table for .csv and .tsv, embeddings for .npy and .parquet, "
-        "else JSON lines."
+        "File to write, a row for each row of the input, in its order: a table "
+        "for .csv and .tsv, embeddings for .npy and .parquet, else JSON lines.",
+        options.REQUIRED,
     )
     keep_columns: str | None = options.output(
-        None,
         "Columns of a table to copy to the output, separated by commas, or "
         "all (default: none). A column that the predictions have too is "
-        "named input_<name>.",
+        "named input_<name>."
     )
     top_k: int | None = options.evaluation(
-        None,
         "Labels or choices to write with their probabilities, the best first "
         "(default: all in JSON lines; one in a table).",
         at_least=1,
     )
     keep_empty: bool = options.data(
-        False,
         "Classification: keep rows with an empty text, and give them an empty "
         "answer (default: such a row is an error).",
+        False,
     )
 
     def check(self) -> None:

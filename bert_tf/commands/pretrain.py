@@ -28,124 +28,115 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     """Flags of run/pretrain.py; most of the first block are the original's."""
 
     bert_config_file: str = options.model_file(
-        help_text="Model configuration, bert_config.json; configs/tiny/, "
+        "Model configuration, bert_config.json; configs/tiny/, "
         "configs/base/ and configs/large/bert_config.json are part of bert_tf, "
         "and configs/L-3_H-768_A-12/ and others for the sizes of Table 6 and "
-        "of the 24 miniatures; they follow the size of the vocabulary."
+        "of the 24 miniatures; they follow the size of the vocabulary.",
+        options.REQUIRED,
     )
     input_file: str = options.data(
-        help_text="Records to train on: comma-separated globs.", reads="files"
+        "Records to train on: comma-separated globs.",
+        options.REQUIRED,
+        reads="files",
     )
     output_dir: str = options.target(
-        help_text="Directory for checkpoints, logs and the model."
+        "Directory for checkpoints, logs and the model.", options.REQUIRED
     )
     init_checkpoint: str | None = options.start_model(
-        None, "Model to start from: any format, or a checkpoint's prefix."
+        "Model to start from: any format, or a checkpoint's prefix."
     )
     max_seq_length: int = options.data(
-        128, "Sequence length of the records, in tokens.", at_least=1
+        "Sequence length of the records, in tokens.", 128, at_least=1
     )
     max_predictions_per_seq: int | None = options.data(
-        None,
         "Predicted tokens per record (default: as the records' manifest "
         "states, else 20).",
         at_least=1,
     )
-    do_eval: bool = options.scoring(False, "Evaluate.")
+    do_eval: bool = options.scoring("Evaluate.", False)
     train_batch_size: int = options.training(
-        32, "Sequences per batch, over all replicas.", at_least=1
+        "Sequences per batch, over all replicas.", 32, at_least=1
     )
     eval_batch_size: int = options.scoring(
-        8, "Sequences per evaluation step.", at_least=1
+        "Sequences per evaluation step.", 8, at_least=1
     )
     learning_rate: float = options.training(
-        5e-5, "Peak learning rate.", above=0
+        "Peak learning rate.", 5e-5, above=0
     )
     num_train_steps: int = options.training(
-        100000, "Steps of the whole schedule.", at_least=1
+        "Steps of the whole schedule.", 100000, at_least=1
     )
-    num_warmup_steps: int = options.training(
-        10000, "Steps of linear warmup.", at_least=0
-    )
+    num_warmup_steps: int = options.training("Steps of linear warmup.", 10000)
     schedule: str = options.training(
-        "linear",
         "Learning rate after the warmup: linear, decay to 0; or wsd, stable "
         "until the last fifth of the steps, then decay to 0.",
+        "linear",
         choices=("linear", "wsd"),
     )
+    # At 0, bias correction would take the logarithm of 0.
     adam_beta2: float = options.training(
-        0.999,
-        "Decay rate of the mean of squared gradients.",
-        above=0,  # At 0, bias correction would take the logarithm of 0.
-        below=1,
+        "Decay rate of the mean of squared gradients.", 0.999, above=0, below=1
     )
     iterations_per_loop: int = options.reporting(
-        1000, "Steps between lines of metrics.", at_least=1
+        "Steps between lines of metrics.", 1000, at_least=1
     )
     max_eval_steps: int = options.scoring(
-        100, "Maximum number of evaluation steps.", at_least=1
+        "Maximum number of evaluation steps.", 100, at_least=1
     )
 
     eval_input_file: str | None = options.evaluation(
-        None,
         "Records to evaluate on (default: --input_file).",
         affects="place",
         reads="files",
     )
     vocab_file: str | None = options.data_file(
-        None, "Vocabulary of the records (default: the one next to them)."
+        "Vocabulary of the records (default: the one next to them)."
     )
     do_lower_case: bool | None = options.data(
-        None,
         "The vocabulary is lower-cased (default: as the records' manifest "
-        "states).",
+        "states)."
     )
     seed: int = options.training(
-        12345,
         "Random seed of weights, order, masks and dropout.",
-        at_least=0,
+        12345,
         below=1 << 32,
     )
     gradient_accumulation_steps: int = options.training(
-        1, "Batches of --train_batch_size per optimizer step.", at_least=1
+        "Batches of --train_batch_size per optimizer step.", 1, at_least=1
     )
     micro_batch_size: str = options.hardware(
-        "0",
         "Sequences computed at once: a number, auto (as many as make a step "
         "faster) or 0 (all). Does not change the result.",
+        "0",
     )
     dynamic_masking: bool = options.training(
-        False, "Draw new masks in each epoch."
+        "Draw new masks in each epoch.", False
     )
     masked_lm_prob: float = options.training(
-        0.15,
         "Share of tokens to predict, for --dynamic_masking.",
+        0.15,
         **options.SHARE,
         needs="dynamic_masking",
     )
     final_masked_lm_prob: float | None = options.training(
-        None,
         "Share that --masked_lm_prob approaches linearly until the last step "
         "(default: it stays).",
         **options.SHARE,
         needs="dynamic_masking",
     )
     mask_rate: float | None = options.training(
-        None,
         "Share of chosen tokens replaced with [MASK], for --dynamic_masking "
         "(Table 8; default: as the records; beside one of the other two 0.8).",
         **options.SHARE,
         needs="dynamic_masking",
     )
     same_rate: float | None = options.training(
-        None,
         "Share of chosen tokens left unchanged, for --dynamic_masking "
         "(default: as the records; beside one of the other two 0.1).",
         **options.SHARE,
         needs="dynamic_masking",
     )
     random_rate: float | None = options.training(
-        None,
         "Share of chosen tokens replaced with a random one, for "
         "--dynamic_masking (default: as the records; beside one of the other "
         "two 0.1).",
@@ -153,41 +144,37 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         needs="dynamic_masking",
     )
     use_next_sentence: bool = options.training(
-        True, "Include the next-sentence loss."
+        "Include the next-sentence loss.", True
     )
     stop_at_step: int | None = options.training(
-        None,
         "Stop at this step, before the end of the schedule.",
         affects="nothing",
         at_least=1,
     )
     hidden_act: str | None = options.model(
-        None,
         "Activation function (default: the configuration's).",
         choices=HIDDEN_ACTS,
     )
     init_optimizer_state: bool = options.model(
-        False,
         "Continue training of --init_checkpoint: load Adam's moments and the "
         "step too.",
+        False,
         affects="nothing",
         needs="init_checkpoint",
     )
     keep_checkpoint_max: int = options.reporting(
-        5, "Number of checkpoints to keep.", at_least=1
+        "Number of checkpoints to keep.", 5, at_least=1
     )
     schedule_start_step: int = options.training(
-        0,
         "First step of the learning-rate schedule, for a second phase: "
         "--num_warmup_steps counts from here, --num_train_steps still from "
         "step 0.",
-        at_least=0,
+        0,
     )
     max_corrupt_records: int = options.data(
-        0,
         "Number of corrupt records to skip before the run fails.",
+        0,
         affects="nothing",
-        at_least=0,
     )
 
     def check(self) -> None:

@@ -24,19 +24,19 @@ class TokenizeFileConfig(NormalizationConfig):
     """Flags of run/tokenize_file.py."""
 
     vocab_file: str = options.data(
-        help_text="Vocabulary, one token a line.", reads="file"
+        "Vocabulary, one token a line.", options.REQUIRED, reads="file"
     )
     input_file: str = options.data(
-        help_text="UTF-8 text file; only \\n ends a line.", reads="file"
+        "UTF-8 text file; only \\n ends a line.", options.REQUIRED, reads="file"
     )
     output_file: str = options.output(
-        help_text="JSON lines to write: ids, tokens and byte offsets of each "
-        "line."
+        "JSON lines to write: ids, tokens and byte offsets of each line.",
+        options.REQUIRED,
     )
     preserve_special_tokens: bool = options.data(
-        False,
         "Keep special tokens such as [MASK] whole where the text contains "
         "them.",
+        False,
     )
 
 

@@ -17,12 +17,13 @@ class VerifyConfig(ModelSourceConfig):
     """Flags of export/verify.py."""
 
     export_dir: str = options.model(
-        help_text="Export to check: <output_dir>/<version>, or <output_dir> "
+        "Export to check: <output_dir>/<version>, or <output_dir> "
         "for its newest version.",
+        options.REQUIRED,
         reads="folder",
     )
     model_dir: str = options.model(
-        help_text="Model that was exported.", reads="model"
+        "Model that was exported.", options.REQUIRED, reads="model"
     )
 
 

@@ -1,6 +1,7 @@
 """Flags of the scripts in export/."""
 
 import dataclasses
+import math
 import os
 
 from bert_tf.config import check_pooling
@@ -32,36 +33,36 @@ class ExportConfig(ModelSourceConfig):
     """Flags of every exporter: the model and the task of the export."""
 
     model_dir: str = options.model(
-        help_text="Model of any format, with its vocabulary.", reads="model"
+        "Model of any format, with its vocabulary.",
+        options.REQUIRED,
+        reads="model",
     )
     head: str = options.model(
+        "Task of the export (default: the task that the model was trained for; "
+        "fill_mask for a pretrained model, embeddings for a bare encoder).",
         "auto",
-        "Task of the export (default: the task that the model was trained "
-        "for; fill_mask for a pretrained model, embeddings for a bare "
-        "encoder).",
         choices=("auto", *HEADS),
     )
     pair: bool | None = options.model(
-        None,
         "The classifier takes text_pair in addition to text (default: as in "
-        "training; false if that is not stored).",
+        "training; false if that is not stored)."
     )
     pooling: str | None = options.model(
-        None,
         "Embedding of a text: mean, max or mean_sqrt_len of a layer's outputs "
         "over the tokens, cls for the output at [CLS], or several as in "
-        "cls+mean (default: as the model says, else mean).",
+        "cls+mean (default: as the model says, else mean)."
     )
     normalize: bool | None = options.model(
-        None,
         "Divide each embedding by its length (default: as the model says, "
-        "else true).",
+        "else true)."
     )
     layer: int = options.model(
-        -1, "Layer whose outputs become embeddings, from 0 or from -1."
+        "Layer whose outputs become embeddings, from 0 or from -1.",
+        -1,
+        at_least=-math.inf,
     )
     top_k: int = options.model(
-        5, "Candidates per [MASK], for fill_mask.", at_least=1
+        "Candidates per [MASK], for fill_mask.", 5, at_least=1
     )
 
     def check(self) -> None:
@@ -75,70 +76,61 @@ class SavedModelConfig(ExportConfig):
     """Flags of export/savedmodel.py."""
 
     output_dir: str = options.output(
-        help_text="Directory of the model's versions: 1, 2, ..."
+        "Directory of the model's versions: 1, 2, ...", options.REQUIRED
     )
     version: int | None = options.output(
-        None,
         "Version to write (default: the next number).",
         at_least=1,
         below=1 << 63,
     )
     max_seq_length: int | None = options.model(
-        None,
         "Maximum length of a row, in tokens (default: as in training; if "
         "that is not stored, the number of positions).",
         at_least=3,
     )
     buckets: str | None = options.hardware(
-        None,
         "Lengths that a batch may be padded to, such as 16,32,64, in "
         "addition to --max_seq_length (default: "
-        f"{','.join(map(str, BUCKETS))}).",
+        f"{','.join(map(str, BUCKETS))})."
     )
     precision: str = options.hardware(
-        "float32",
         "Compute precision. auto uses bfloat16 where this machine supports it.",
+        "float32",
         choices=("float32", "bfloat16", "auto"),
     )
     ids_only: bool = options.output(
-        False,
         "Also write a SavedModel that takes ids and needs no TF-Text, to "
         "<output_dir>_ids.",
+        False,
     )
     litert: bool = options.output(
-        False,
         "Also write the files that run/serve.py --engine=litert runs, the "
         "fastest way on an x86 CPU, to litert/ of the version.",
+        False,
     )
     litert_quantization: str | None = options.output(
-        None,
         "Weights in litert/: dynamic is int8, float16, or none for float32 "
         "(default: dynamic).",
         choices=LITERT_QUANTIZATIONS,
         needs="litert",
     )
     model_name: str | None = options.output(
-        None,
-        "Name of the model on servers (default: the name of --output_dir).",
+        "Name of the model on servers (default: the name of --output_dir)."
     )
     doc_stride: int | None = options.model(
-        None,
         "Distance between the starts of the windows of a long text, in "
         "tokens (default: as in training).",
         at_least=1,
     )
     max_query_length: int | None = options.model(
-        None,
         "Maximum length of a question, in tokens (default: as in training).",
         at_least=1,
     )
     n_best_size: int | None = options.model(
-        None,
         "Number of starts and ends to combine (default: as in training).",
         at_least=1,
     )
     max_answer_length: int | None = options.model(
-        None,
         "Maximum length of an answer, in tokens (default: as in training).",
         at_least=1,
     )
@@ -187,63 +179,59 @@ class TfliteConfig(ExportConfig):
     """Flags of export/tflite.py."""
 
     output_file: str = options.output(
-        help_text=".tflite file to write; <output_file>.json describes it "
-        "and its verification."
+        ".tflite file to write; <output_file>.json describes it "
+        "and its verification.",
+        options.REQUIRED,
     )
     quantization: str = options.output(
-        "dynamic",
         "Weights: none is float32; float16 halves the file; dynamic stores "
         "them in int8 and multiplies in int8; full_int8 also calibrates int8 "
         "inputs of dense layers.",
+        "dynamic",
         choices=QUANTIZATIONS,
     )
     input: str = options.model(
-        "ids",
         "Inputs: ids, with TensorFlow Lite's own operators only; or text, "
         "for hosts that have TF-Text's operators.",
+        "ids",
         choices=("ids", "text"),
     )
     max_seq_length: int | None = options.model(
-        None,
         "Length of each row, in tokens (default: as in training for "
         "classifiers and with --input=text; else variable).",
         at_least=3,
     )
     batch_size: int | None = options.model(
-        None,
         "Rows per call (default: 1 for classifiers with --input=ids; else any "
         "number).",
         at_least=1,
     )
     dynamic_shapes: bool = options.model(
-        False,
         "Leave rows and lengths of a classifier variable where no flag sets "
         "them; MediaPipe needs fixed ones.",
+        False,
     )
     representative_file: str | None = options.evaluation(
-        None,
         "Typical rows, in the format of the task's files, to calibrate the "
         "scales of full_int8.",
         reads="file",
         needs="quantization=full_int8",
     )
     eval_file: str | None = options.evaluation(
-        None,
         "Labeled rows, in the format of the task's dev file, to score the "
         "file and the model on.",
         reads="file",
     )
     max_drop: float = options.evaluation(
-        1.0,
         "Maximum loss of score compared with the model, in points of 100; if "
         "it is exceeded, no file is written.",
-        at_least=0,
+        1.0,
         needs="eval_file",
     )
     compatibility: str = options.output(
-        "current",
         "Oldest runtime that must run the file; 2.14 uses one scale per "
         "dense layer instead of one per column.",
+        "current",
         choices=COMPATIBILITIES,
     )
 

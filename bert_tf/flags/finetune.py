@@ -48,30 +48,29 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
     reads_pooler: ClassVar[bool] = True
 
     output_dir: str = options.target(
-        help_text="Directory for checkpoints, predictions, logs and the model."
+        "Directory for checkpoints, predictions, logs and the model.",
+        options.REQUIRED,
     )
     bert_config_file: str | None = options.model_file(
-        None, "Configuration of --init_checkpoint, bert_config.json."
+        "Configuration of --init_checkpoint, bert_config.json."
     )
     vocab_file: str | None = options.model_file(
-        None, "Vocabulary of --init_checkpoint."
+        "Vocabulary of --init_checkpoint."
     )
     init_checkpoint: str | None = options.start_model(
-        None, "Pretrained model: any format, or a checkpoint's prefix."
+        "Pretrained model: any format, or a checkpoint's prefix."
     )
     do_lower_case: bool | None = options.data(
-        None,
         "Lower-case the text for --vocab_file (default: as the model states, "
         "else if less than 5% of the vocabulary have capital letters). Not "
-        "needed with --pretrained_model_dir.",
+        "needed with --pretrained_model_dir."
     )
     max_seq_length: int = options.data(
-        128,
         "Maximum sequence length, in tokens; longer texts are truncated.",
+        128,
         at_least=3,
     )
     dev_fraction: float | None = options.data(
-        None,
         "Share of --train_file to hold out as the dev set, such as 0.1: the "
         "same texts in each run, by a hash, and of each label its share; both "
         "parts are written to <output_dir>/split.",
@@ -80,48 +79,45 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         needs="train_file",
         not_with=("dev_file", "predict_file"),
     )
-    do_eval: bool = options.scoring(False, "Evaluate on the dev set.")
-    do_predict: bool = options.scoring(False, "Predict the test set.")
+    do_eval: bool = options.scoring("Evaluate on the dev set.", False)
+    do_predict: bool = options.scoring("Predict the test set.", False)
     train_batch_size: str = options.training(
-        "32",
         "Examples per step (sentences for taggers, windows for SQuAD); a "
         "list such as 16,32 trains one trial for each value.",
+        "32",
     )
     eval_batch_size: int = options.scoring(
-        8, "Batch size for the dev set.", at_least=1
+        "Batch size for the dev set.", 8, at_least=1
     )
     predict_batch_size: int = options.scoring(
-        8, "Batch size for the test set.", at_least=1
+        "Batch size for the test set.", 8, at_least=1
     )
     learning_rate: str = options.training(
-        DEFAULT_RATE,
         "Peak learning rate; a list such as 5e-5,3e-5 trains one trial for "
         "each value.",
+        DEFAULT_RATE,
     )
     num_train_epochs: str = options.training(
-        "3.0",
         "Passes over the data; a list such as 2,3,4 trains one trial for "
         "each value.",
+        "3.0",
     )
     warmup_proportion: float = options.training(
-        0.1, "Share of the steps used for linear warmup.", **options.SHARE
+        "Share of the steps used for linear warmup.", 0.1, **options.SHARE
     )
     iterations_per_loop: int | None = options.reporting(
-        None,
         "Steps between lines of metrics (default: a hundredth of the run; "
         "the original's 1000 exceeds many runs).",
         at_least=1,
     )
 
     pretrained_model_dir: str | None = options.start_model(
-        None,
         "Pretrained model with its vocabulary: a model directory or any "
         "other format; replaces --init_checkpoint, --bert_config_file and "
         "--vocab_file.",
         not_with=("init_checkpoint", "bert_config_file", "vocab_file"),
     )
     normalization: str | None = options.data(
-        None,
         "Text normalization: original, or ascii_lower as in MediaPipe and "
         "the TensorFlow Lite Task Library, so that a .tflite file agrees "
         "with the trained model on the device (default: the pretrained "
@@ -129,111 +125,90 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         choices=NORMALIZATIONS,
     )
     num_restarts: int = options.training(
-        1,
         "Trials per combination of hyperparameters; they differ only in the "
         "seed.",
+        1,
         affects="nothing",
         at_least=1,
     )
     seed: int = options.training(
-        12345,
-        "Random seed of the head, the order and dropout.",
-        at_least=0,
-        below=1 << 32,
+        "Random seed of the head, the order and dropout.", 12345, below=1 << 32
     )
-    num_length_buckets: int = options.hardware(
-        0,
-        "Lengths that batches are padded to: 0 uses every multiple of 8; 1 "
-        "pads all to --max_seq_length, as the original does; larger numbers "
-        "choose the lengths with the least padding (for TPUs, which compile "
-        "each).",
-        at_least=0,
-    )
+    num_length_buckets: int = options.length_buckets("--max_seq_length")
     micro_batch_size: int = options.speed(
-        0,
-        "Examples computed at once in training; 0 means the whole batch.",
-        at_least=0,
+        "Examples computed at once in training; 0 means the whole batch.", 0
     )
     layer_decay: float = options.training(
-        1.0,
         "Factor between the learning rates of adjacent encoder layers: each "
         "layer uses this times the rate of the layer above it, the "
         "embeddings this times the rate of the first layer.",
+        1.0,
         above=0,
         at_most=1,
         not_with="approach=feature_based",
     )
     num_frozen_layers: int = options.training(
-        0,
         "Number of frozen encoder layers, from the first; above 0, the "
         "embeddings are frozen too.",
-        at_least=0,
+        0,
         not_with="approach=feature_based",
     )
     hidden_dropout_prob: float | None = options.training(
-        None,
         "Dropout of embeddings and layer outputs (default: the "
         "configuration's).",
-        at_least=0,
         below=1,
         not_with="approach=feature_based",
     )
     attention_probs_dropout_prob: float | None = options.training(
-        None,
         "Dropout of attention probabilities (default: the configuration's).",
-        at_least=0,
         below=1,
         not_with="approach=feature_based",
     )
     head: str = options.model(
-        "linear",
         "Task head: linear, or bilstm with a new bidirectional LSTM below it "
         "(Table 5).",
+        "linear",
         choices=HEAD_TYPES,
         not_with="approach=feature_based",
     )
     new_pooler: bool = options.model(
-        False,
         "Initialize the pooler randomly, for encoders whose pooler was never "
         "trained.",
+        False,
         not_with=("head=bilstm", "approach=feature_based"),
     )
     reinit_layers: int = options.model(
-        0,
         "Number of encoder layers to initialize randomly, from the top; above "
         "0, the pooler is initialized randomly too (Zhang et al., 2020).",
-        at_least=0,
+        0,
         not_with="approach=feature_based",
     )
     head_initializer_range: float | None = options.model(
-        None,
         "Standard deviation of the initial output weights of a new head "
         "(default: the configuration's initializer_range).",
         above=0,
         below=math.inf,
     )
     keep_best: bool = options.evaluation(
-        False,
         "Keep the model of the best evaluation on the dev set, instead of "
         "the last one.",
+        False,
         needs="do_train",
     )
     early_stopping_patience: int = options.evaluation(
-        0,
         "Stop after this many evaluations without improvement and keep the "
         "best model; 0 means never.",
-        at_least=0,
+        0,
         needs="do_train",
     )
     evaluate_every_steps: int = options.evaluation(
-        0,
         "Steps between evaluations during training, for --keep_best and "
         "--early_stopping_patience; 0 means one epoch.",
-        at_least=0,
+        0,
         needs=("keep_best", "early_stopping_patience"),
     )
     keep_checkpoint_max: int = options.reporting(
-        1, "Number of checkpoints to keep.", at_least=1
+        "Number of checkpoints to keep.", 1, at_least=1
     )
 
     def check(self) -> None:
@@ -353,19 +328,15 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
 class NamedTaskConfig(FinetuneConfig):
     """Flags of scripts with --task_name: a data set, or custom files."""
 
-    task_name: str | None = options.data(None, "Task, or custom.")
+    task_name: str | None = options.data("Task, or custom.")
     data_dir: str | None = options.data_folder(
-        None,
-        "Directory with the task's official files.",
-        not_with="task_name=custom",
+        "Directory with the task's official files.", not_with="task_name=custom"
     )
-    train_file: str | None = _own_file(None, "custom: training set.")
-    dev_file: str | None = _own_file(None, "custom: dev set.")
-    test_file: str | None = _own_file(
-        None, "custom: test set.", affects="nothing"
-    )
+    train_file: str | None = _own_file("custom: training set.")
+    dev_file: str | None = _own_file("custom: dev set.")
+    test_file: str | None = _own_file("custom: test set.", affects="nothing")
     head_dropout_prob: float = options.training(
-        0.1, "Dropout between the encoder and the head.", at_least=0, below=1
+        "Dropout between the encoder and the head.", 0.1, below=1
     )
 
     def __post_init__(self) -> None:
@@ -402,21 +373,18 @@ class FilesConfig(FinetuneConfig):
     """Flags of scripts that read a folder of files, or single files."""
 
     data_dir: str | None = options.data_folder(
-        None,
         "Directory with the task's official files; for taggers eng.train, "
         "eng.testa and eng.testb of CoNLL-2003, or train, dev (valid) and test "
         "files that end in .txt, .conll or .tsv.",
         not_with=("train_file", "dev_file", "test_file"),
     )
     train_file: str | None = options.data_file(
-        None, "Training set; for taggers one word and its columns per line."
+        "Training set; for taggers one word and its columns per line."
     )
-    dev_file: str | None = options.data_file(None, "Dev set.")
-    test_file: str | None = options.data_file(
-        None, "Test set.", affects="nothing"
-    )
+    dev_file: str | None = options.data_file("Dev set.")
+    test_file: str | None = options.data_file("Test set.", affects="nothing")
     head_dropout_prob: float = options.training(
-        0.1, "Dropout between the encoder and the head.", at_least=0, below=1
+        "Dropout between the encoder and the head.", 0.1, below=1
     )
 
     def check(self) -> None:

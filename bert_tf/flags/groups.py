@@ -28,14 +28,13 @@ class ModelSourceConfig(options.Flags):
     """
 
     cache_dir: str | None = options.model(
-        None,
         "Directory for models that are fetched by a short name or https:// "
         "(default: BERT_TF_CACHE, else ~/.cache/bert_tf); hf:// and kaggle:// "
         "use HF_HOME and KAGGLEHUB_CACHE.",
         affects="place",
     )
     offline: bool = options.model(
-        False, "Use fetched models, but fetch none.", affects="place"
+        "Use fetched models, but fetch none.", False, affects="place"
     )
 
     def set_environment(self) -> None:
@@ -51,61 +50,51 @@ class DeviceConfig(options.Flags):
     """Flags of all scripts that choose devices and precision."""
 
     use_tpu: bool = options.devices(
-        False, "Same as --distribution_strategy=tpu."
+        "Same as --distribution_strategy=tpu.", False
     )
     tpu_name: str | None = options.devices(
-        None, "Same as --tpu; ignored without --use_tpu, as in the original."
+        "Same as --tpu; ignored without --use_tpu, as in the original."
     )
     tpu: str | None = options.devices(
-        None,
-        "Address of the TPU.",
-        needs=("use_tpu", "distribution_strategy=tpu"),
+        "Address of the TPU.", needs=("use_tpu", "distribution_strategy=tpu")
     )
     distribution_strategy: str = options.devices(
-        "auto",
         "tf.distribute strategy. auto uses all GPUs of all workers, or the "
         "CPU.",
+        "auto",
         choices=(*STRATEGIES, "tpu", "parameter_server"),
     )
     num_gpus: int = options.devices(
-        0,
-        "Number of GPUs (or logical CPUs) to use per machine; 0 means all.",
-        at_least=0,
+        "Number of GPUs (or logical CPUs) to use per machine; 0 means all.", 0
     )
     worker_hosts: str | None = options.devices(
-        None,
         "Workers of --distribution_strategy=multi_worker_mirrored, as "
         "host:port, separated by commas, the same list on each worker; "
-        "replaces TF_CONFIG.",
+        "replaces TF_CONFIG."
     )
     task_index: int | None = options.devices(
-        None,
-        "Index of this worker in --worker_hosts, from 0.",
-        at_least=0,
-        needs="worker_hosts",
+        "Index of this worker in --worker_hosts, from 0.", needs="worker_hosts"
     )
     unpad: str = options.speed(
-        "auto",
         "Computation without padding: on computes the tokens alone, off the "
         "padding too, auto what is faster. Results differ by rounding. "
         "Training keeps the choice when it resumes.",
+        "auto",
         choices=UNPAD_MODES,
     )
     mixed_precision: str = options.hardware(
-        "float32",
         "Compute precision. auto uses bfloat16 where the hardware supports "
         "it; weights stay float32.",
+        "float32",
         choices=PRECISIONS,
     )
     deterministic: bool | None = options.devices(
-        None,
         "Use only operations that repeat their results bit for bit; by default "
-        "on CPUs and TPUs, not on GPUs, which are slower so.",
+        "on CPUs and TPUs, not on GPUs, which are slower so."
     )
     tensor_float_32: bool | None = options.devices(
-        None,
         "Compute float32 products in TF32, with 10 bits after the point, as "
-        "TensorFlow does by default on GPUs since Ampere.",
+        "TensorFlow does by default on GPUs since Ampere."
     )
 
     def check(self) -> None:
@@ -149,58 +138,56 @@ class TrainingDeviceConfig(DeviceConfig):
     The original's flags for Cloud TPUs are accepted and ignored.
     """
 
-    tpu_zone: str | None = options.ignored(None)
-    gcp_project: str | None = options.ignored(None)
-    master: str | None = options.ignored(None)
-    num_tpu_cores: int | None = options.ignored(None)
+    tpu_zone: str | None = options.ignored()
+    gcp_project: str | None = options.ignored()
+    master: str | None = options.ignored()
+    num_tpu_cores: int | None = options.ignored()
     xla: str = options.devices(
-        "auto",
         "XLA compilation of the training step: on compiles all of it, off "
         "nothing, auto what suits the device: all of it on GPUs unless "
         "--deterministic. The log reports what was compiled.",
+        "auto",
         choices=XLA_MODES,
     )
     all_reduce_dtype: str = options.devices(
-        "float32",
         "Dtype in which devices exchange gradients; bfloat16 halves the bytes.",
+        "float32",
         choices=("float32", "bfloat16"),
     )
-    do_train: bool = options.training(False, "Train.", affects="nothing")
+    do_train: bool = options.training("Train.", False, affects="nothing")
     save_checkpoints_steps: int = options.reporting(
-        1000, "Steps between checkpoints.", at_least=1
+        "Steps between checkpoints.", 1000, at_least=1
     )
     save_checkpoints_secs: int = options.reporting(
-        120,
         "Seconds between checkpoints, besides those of "
         "--save_checkpoints_steps; 0 means none by time.",
-        at_least=0,
+        120,
     )
     optimizer: str = options.training(
-        "bert_adam",
         "Optimizer. bert_adam is the original's: AdamW without bias "
         "correction.",
+        "bert_adam",
         choices=OPTIMIZERS,
     )
-    weight_decay_rate: float = options.training(0.01, "Decoupled weight decay.")
+    weight_decay_rate: float = options.training("Decoupled weight decay.", 0.01)
     left_to_right: bool | None = options.model(
-        None,
-        "Attention to the left only, Table 5 (default: the configuration's).",
+        "Attention to the left only, Table 5 (default: the configuration's)."
     )
     remat: bool = options.speed(
-        False,
         "Recompute activations in the backward pass to save memory; steps "
         "take about a third longer.",
+        False,
         not_with="approach=feature_based",
     )
     overwrite_output_dir: bool = options.reporting(
-        False,
         "Remove the checkpoints, the model and the results of an earlier run "
         "in --output_dir, and train from the start; other files stay. Drop it "
         "to resume.",
+        False,
         needs="do_train",
     )
     allow_changed_data: bool = options.reporting(
-        False, "Resume although the data or options changed."
+        "Resume although the data or options changed.", False
     )
 
 
@@ -208,14 +195,9 @@ class TrainingDeviceConfig(DeviceConfig):
 class PredictionConfig(DeviceConfig, ModelSourceConfig):
     """Flags of all scripts that predict with fine-tuned models."""
 
-    batch_size: int = options.hardware(32, "Rows computed at once.", at_least=1)
-    num_length_buckets: int = options.hardware(
-        0,
-        "Lengths that batches are padded to: 0 uses every multiple of 8; 1 "
-        "pads all to the model's max_seq_length, as the original does; "
-        "larger numbers choose the lengths with the least padding (for TPUs, "
-        "which compile each).",
-        at_least=0,
+    batch_size: int = options.hardware("Rows computed at once.", 32, at_least=1)
+    num_length_buckets: int = options.length_buckets(
+        "the model's max_seq_length"
     )
 
 
@@ -228,15 +210,14 @@ class BeamConfig(options.Flags):
     """
 
     runner: str | None = options.speed(
-        None,
         "Apache Beam runner to use; the result is the same (default: "
         "processes on this machine, without Beam).",
         choices=RUNNERS,
         not_with="generator=original",
     )
     beam_options: str = options.speed(
-        "",
         "Further options for Apache Beam, quoted as for a shell.",
+        "",
         needs="runner",
     )
 
@@ -257,9 +238,9 @@ class BeamConfig(options.Flags):
 class NormalizationConfig(options.Flags):
     """Flags of the scripts that tokenize text or learn a vocabulary."""
 
-    do_lower_case: bool = options.data(True, "Lower-case the text.")
+    do_lower_case: bool = options.data("Lower-case the text.", True)
     strip_accents: bool | None = options.data(
-        None, "Strip accents (default: as --do_lower_case)."
+        "Strip accents (default: as --do_lower_case)."
     )
 
 
@@ -268,12 +249,12 @@ class CorpusConfig(NormalizationConfig, BeamConfig):
     """Flags of the scripts that read text to pretrain on."""
 
     replace_invalid_utf8: bool = options.data(
-        False, "Replace bytes that are not UTF-8 with U+FFFD."
+        "Replace bytes that are not UTF-8 with U+FFFD.", False
     )
     sample: float = options.data(
-        1.0,
         "Share of the documents to use, for trials; chosen by a hash of their "
         "text.",
+        1.0,
         above=0,
         at_most=1,
     )
@@ -283,9 +264,8 @@ class CorpusConfig(NormalizationConfig, BeamConfig):
 class ConversionConfig(ModelSourceConfig):
     """Flags of the scripts that convert a model into another model."""
 
-    overwrite: bool = options.output(False, "Replace --output if it exists.")
+    overwrite: bool = options.output("Replace --output if it exists.", False)
     do_lower_case: bool | None = options.model(
-        None,
         "The model reads lower-cased text; for formats that do not store "
-        "this (default: detected from the vocabulary).",
+        "this (default: detected from the vocabulary)."
     )

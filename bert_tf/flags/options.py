@@ -8,6 +8,7 @@ from typing import Any
 
 from bert_tf.config import BOUNDS
 from bert_tf.config import IGNORED
+from bert_tf.config import REQUIRED  # noqa: F401  Part of the declarations.
 from bert_tf.config import BertConfig
 from bert_tf.config import option
 from bert_tf.errors import UserError
@@ -41,20 +42,30 @@ _HOLDS = {
     "at_most": operator.le,
     "below": operator.lt,
 }
-SHARE = {"at_least": 0, "at_most": 1}
+SHARE = {"at_most": 1}
 # The original's default of --max_predictions_per_seq.
 DEFAULT_PREDICTIONS = 20
 # Shares of chosen tokens that are masked, unchanged or random (paper, Table 8).
 MASK_RATES = {"mask_rate": 0.8, "same_rate": 0.1, "random_rate": 0.1}
 
 
-def ignored(default: Any) -> Any:
+def ignored(default: Any = None) -> Any:
     """Declares a flag of the original that has no effect here."""
     return option(
-        default,
         "Accepted for compatibility; ignored.",
+        default,
         group=IGNORED,
         affects="nothing",
+    )
+
+
+def length_buckets(longest: str) -> Any:
+    """Declares --num_length_buckets, given the words for the longest row."""
+    return hardware(
+        "Lengths that batches are padded to: 0 uses every multiple of 8; 1 "
+        f"pads all to {longest}, as the original does; larger numbers choose "
+        "the lengths with the least padding (for TPUs, which compile each).",
+        0,
     )
 
 
@@ -141,6 +152,8 @@ class Flags:
 def _check_bounds(config: Flags, field: dataclasses.Field) -> None:
     value, rules = getattr(config, field.name), field.metadata["rules"]
     bounds = {name: rules[name] for name in BOUNDS if name in rules}
+    if type(value) in (int, float) and not {"at_least", "above"} & {*rules}:
+        bounds = {"at_least": 0} | bounds
     words = (f"{x.replace('_', ' ')} {bound}" for x, bound in bounds.items())
     require(
         value is None or all(_HOLDS[x](value, y) for x, y in bounds.items()),

@@ -20,53 +20,53 @@ class ServeLimits(options.Flags):
     """Limits of a request; the error for a larger request names the flag."""
 
     max_request_rows: int = options.limits(
-        10_000,
         "Maximum number of rows of a request; each choice counts as one, also "
         "inside of a tf.Example.",
+        10_000,
     )
     max_row_tokens: int = options.limits(
-        1 << 16, "Maximum number of tokens in all texts of a row."
+        "Maximum number of tokens in all texts of a row.", 1 << 16
     )
     max_row_choices: int = options.limits(
-        256, "Maximum number of choices of a row, also inside of a tf.Example."
+        "Maximum number of choices of a row, also inside of a tf.Example.", 256
     )
     max_request_bytes: int = options.limits(
-        16 << 20, "Maximum size of a body or gRPC message, in bytes."
+        "Maximum size of a body or gRPC message, in bytes.", 16 << 20
     )
     max_grpc_message_bytes: int = options.limits(
-        4 << 20, "Maximum size of a gRPC message without compression, in bytes."
+        "Maximum size of a gRPC message without compression, in bytes.", 4 << 20
     )
     max_message_fields: int = options.limits(
-        100_000,
         "Maximum number of fields of a gRPC message, nested ones and each "
         "repetition, too; 8 integers in a packed list count as one.",
+        100_000,
     )
     max_unpacked_bytes: int = options.limits(
-        64 << 20,
         "Maximum size of a body without its gzip compression, in bytes; each "
         "JSON string, list or object counts as at least 64, another value as "
         "at least 16.",
+        64 << 20,
     )
     max_json_depth: int = options.limits(
-        64, "Maximum number of JSON lists and objects inside each other."
+        "Maximum number of JSON lists and objects inside each other.", 64
     )
     max_tensor_bytes: int = options.limits(
-        16 << 20,
         "Maximum size of a TensorProto after its last value is repeated, in "
         "bytes; a string counts as its length and 24.",
+        16 << 20,
     )
     max_response_bytes: int = options.limits(
-        64 << 20,
         "Maximum size of the outputs of a request, in bytes before they are "
         "written as JSON; a string counts as its length and 64.",
+        64 << 20,
     )
     max_header_bytes: int = options.limits(
-        64 << 10,
         "Maximum size of a request's header, over gRPC of its metadata, in "
         "bytes.",
+        64 << 10,
     )
     max_url_bytes: int = options.limits(
-        8 << 10, "Maximum size of the URL of a REST request, in bytes."
+        "Maximum size of the URL of a REST request, in bytes.", 8 << 10
     )
 
 
@@ -75,48 +75,42 @@ class ServeAccess(options.Flags):
     """Host names, API keys, TLS and reloading."""
 
     allowed_hosts: str | None = options.server(
-        None,
         "Comma-separated host names that REST requests may use, besides "
         "localhost, 127.0.0.1 and [::1] if --host is one of them (default: "
-        "only these; any for another --host).",
+        "only these; any for another --host)."
     )
     allow_reload: bool = options.server(
-        False,
         "Let clients replace the served models by gRPC's "
         "HandleReloadConfigRequest; a SavedModel can read and write files.",
+        False,
     )
     api_key_file: str | None = options.server(
-        None,
         "File of API keys, one a line; requests need one of them. It is read "
         "again when it changes.",
         reads="file",
     )
     health_without_key: bool = options.server(
-        False,
         "Answer /readyz, /metrics and the states of models without an API key.",
+        False,
         needs="api_key_file",
     )
     tls_cert: str | None = options.server(
-        None,
         "PEM file of the server's certificate, followed by those of its "
         "issuers; turns on TLS for both ports.",
         reads="file",
         needs="tls_key",
     )
     tls_key: str | None = options.server(
-        None,
         "PEM file of the private key of --tls_cert, without a password.",
         reads="file",
         needs="tls_cert",
     )
     tls_client_ca: str | None = options.server(
-        None,
         "PEM file of the authorities whose certificates clients must have.",
         reads="file",
         needs="tls_cert",
     )
     ssl_config_file: str | None = options.server(
-        None,
         "Text file of TensorFlow Serving's SSLConfig, for gRPC instead of "
         "--tls_cert, --tls_key and --tls_client_ca.",
         reads="file",
@@ -132,32 +126,28 @@ class ServeConfig(ServeLimits, ServeAccess):
     """
 
     model_base_path: str | None = options.model(
-        None,
         "Directory that holds the model's versions: 1, 2, ..., also on gs://; "
         "or a model of any format, or its name on a hub, which is exported to "
-        "BERT_TF_CACHE (default: ~/.cache/bert_tf) first.",
+        "BERT_TF_CACHE (default: ~/.cache/bert_tf) first."
     )
     model_name: str | None = options.model(
-        None,
         "Name of the model in requests (default: the directory's name; for "
         "<name>/model its parent's).",
         needs="model_base_path",
     )
     model_config_file: str | None = options.model(
-        None,
         "Text file of ModelServerConfig, for several models, version labels "
         "or versions other than the newest.",
         reads="file",
     )
     engine: str = options.model(
-        "savedmodel",
         "Engine: savedmodel runs any model, as TensorFlow Serving does; "
         "litert, the fastest on an x86 CPU, runs models that were exported "
         "with --litert.",
+        "savedmodel",
         choices=ENGINES,
     )
     search_file: str | None = options.model(
-        None,
         "Texts to search by meaning, at /search: comma-separated globs of .txt "
         "files, whose lines (or paragraphs, of 20 short lines or fewer on "
         "average) are texts, and tables with a column text. Newer versions of "
@@ -167,87 +157,73 @@ class ServeConfig(ServeLimits, ServeAccess):
         not_with="allow_reload",
     )
     host: str = options.server(
-        "127.0.0.1", "Address to listen on; 0.0.0.0 means all."
+        "Address to listen on; 0.0.0.0 means all.", "127.0.0.1"
     )
     port: int = options.server(
-        8500, "Port for gRPC; 0 disables it.", at_least=0, below=1 << 16
+        "Port for gRPC; 0 disables it.", 8500, below=1 << 16
     )
     rest_api_port: int = options.server(
-        8501,
         "Port for REST, the page and /metrics; 0 disables them.",
-        at_least=0,
+        8501,
         below=1 << 16,
     )
     rest_api_timeout_in_ms: int = options.server(
-        30000, "Timeout of REST requests, in milliseconds.", at_least=1
+        "Timeout of REST requests, in milliseconds.", 30000, at_least=1
     )
     max_connections: int | None = options.server(
-        None,
         "Maximum number of open connections of each port (default: 4096, or "
         "what the limit of open files allows).",
         at_least=1,
     )
     rest_api_header_timeout_in_ms: int = options.server(
-        10000,
         "Time for the header of a REST request or gRPC's handshake, in "
         "milliseconds. A body has --rest_api_timeout_in_ms and 5 seconds.",
+        10000,
         at_least=1,
     )
     idle_timeout_in_ms: int = options.server(
-        120000,
         "Time until an idle connection is closed, in milliseconds. Clients "
         "reuse connections, and a longer time closes fewer of them early.",
+        120000,
         at_least=1,
     )
     file_system_poll_wait_seconds: float = options.model(
-        1.0,
-        "Seconds between checks for new versions; 0 checks only once.",
-        at_least=0,
+        "Seconds between checks for new versions; 0 checks only once.", 1.0
     )
     enable_model_warmup: bool = options.model(
-        True,
         "Run the requests in a new version's "
         "assets.extra/tf_serving_warmup_requests before it serves.",
+        True,
     )
     enable_batching: bool = options.batching(
-        True, "Merge rows of different requests into one call of the model."
+        "Merge rows of different requests into one call of the model.", True
     )
     batching_parameters_file: str | None = options.batching(
-        None,
         "Text file of BatchingParameters; replaces the other flags of this "
         "group.",
         reads="file",
         needs="enable_batching",
     )
     max_batch_size: int | None = _batching(
-        None,
-        "Maximum number of rows in a batch (default: 64).",
-        at_least=1,
+        "Maximum number of rows in a batch (default: 64).", at_least=1
     )
     batch_timeout_micros: int | None = _batching(
-        None,
         "Time that a request waits for others while a thread is free, in "
-        "microseconds (default: 0).",
-        at_least=0,
+        "microseconds (default: 0)."
     )
     max_enqueued_batches: int | None = _batching(
-        None,
         "Maximum number of full batches that wait for a signature; further "
         "requests are refused (default: 10).",
         at_least=1,
     )
     num_batch_threads: int | None = _batching(
-        None,
-        "Batches computed at once (default: one per core).",
-        at_least=1,
+        "Batches computed at once (default: one per core).", at_least=1
     )
     tensorflow_intra_op_parallelism: int = options.hardware(
-        0,
-        "Threads inside one operator, or LiteRT's; 0 means one per core.",
-        at_least=0,
+        "Threads inside one operator, or LiteRT's; 0 means one per core.", 0
     )
     tensorflow_inter_op_parallelism: int = options.hardware(
-        0, "Operators computed at once; 0 means one per core.", at_least=0
+        "Operators computed at once; 0 means one per core.", 0
     )
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from tests.support import worker_processes
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _TrainingFlags(TrainingDeviceConfig):
-    do_train: bool = options.training(True, "Whether to train.")
+    do_train: bool = options.training("Whether to train.", True)
 
 
 class DevicesTest(tf.test.TestCase, parameterized.TestCase):

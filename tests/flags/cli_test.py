@@ -22,6 +22,7 @@ from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
 from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.config import GROUPS
 from bert_tf.config import IGNORED
+from bert_tf.config import REQUIRED
 from bert_tf.config import option
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
@@ -37,7 +38,7 @@ _SCRIPT = textwrap.dedent('''
     import signal
 
     from bert_tf.flags import cli
-    from bert_tf.config import option
+    from bert_tf.config import REQUIRED, option
     from bert_tf.errors import Preempted, UserError
 
     def interrupt(is_changed):
@@ -51,13 +52,13 @@ _SCRIPT = textwrap.dedent('''
 
     @dataclasses.dataclass(frozen=True)
     class Config:
-        depth: int = option(help_text="How deep to dig.")
-        width: int = option(2, "How wide.")
-        deep: bool = option(False, "Deep.")
+        depth: int = option("How deep to dig.", REQUIRED)
+        width: int = option("How wide.", 2)
+        deep: bool = option("Deep.", False)
         origin: str | None = option(
-            None, "Origin.", name="from", choices=("tf1", "huggingface")
+            "Origin.", name="from", choices=("tf1", "huggingface")
         )
-        dev_file: str | None = option(None, "File.", reads="file")
+        dev_file: str | None = option("File.", reads="file")
 
         def __post_init__(self):
             if self.width < 1:
@@ -83,15 +84,15 @@ _SCRIPT = textwrap.dedent('''
 class _Config:
     """A configuration with one field of each kind."""
 
-    text: str = option(help_text="Text.")
-    number: int = option(3, "Number.")
-    rate: float = option(0.5, "Rate.")
-    deep: bool = option(False, "Deep.")
-    origin: str | None = option(None, "Origin.", name="from")
-    colour: str = option("red", "Colour.", choices=("red", "green"))
-    shape: str | None = option(None, "Shape.", choices=("round", "flat"))
-    limit: int | None = option(None, "Limit.")
-    strip: bool | None = option(None, "Strip.")
+    text: str = option("Text.", REQUIRED)
+    number: int = option("Number.", 3)
+    rate: float = option("Rate.", 0.5)
+    deep: bool = option("Deep.", False)
+    origin: str | None = option("Origin.", name="from")
+    colour: str = option("Colour.", "red", choices=("red", "green"))
+    shape: str | None = option("Shape.", choices=("round", "flat"))
+    limit: int | None = option("Limit.")
+    strip: bool | None = option("Strip.")
 
 
 def _parse(*args):
@@ -268,8 +269,8 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _ReadingConfig:
-    input_file: str = option("-", reads="files")
-    output_file: str = option("-")
+    input_file: str = option("", "-", reads="files")
+    output_file: str = option("", "-")
 
 
 class StdinTest(tf.test.TestCase, parameterized.TestCase):
@@ -303,13 +304,13 @@ _COMMANDS = sorted(
 class _HelpConfig:
     """A configuration with flags of several subjects, in mixed order."""
 
-    old: bool = option(False, "Old.", group=IGNORED)
-    zone: str | None = option(None, "Zone.", group="hardware")
-    rate: float = option(0.5, "Rate.", group="training")
-    steps: int = option(7, "Steps.", group="training")
-    file: str = option(help_text="Required file.", group="data")
+    old: bool = option("Old.", False, group=IGNORED)
+    zone: str | None = option("Zone.", group="hardware")
+    rate: float = option("Rate.", 0.5, group="training")
+    steps: int = option("Steps.", 7, group="training")
+    file: str = option("Required file.", REQUIRED, group="data")
     kind: str = option(
-        "small", "word " * 30, group="training", choices=("small", "large")
+        "word " * 30, "small", group="training", choices=("small", "large")
     )
 
 
@@ -350,7 +351,7 @@ class HelpTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_unknown_subject_is_an_error(self):
         with self.assertRaisesRegex(ValueError, "'colors'"):
-            option(1, "Text.", group="colors")
+            option("Text.", 1, group="colors")
 
     @parameterized.parameters(*_COMMANDS)
     def test_shows_every_flag_of_a_script_once(self, name):
@@ -482,12 +483,12 @@ class ForCardTest(tf.test.TestCase):
 
 @dataclasses.dataclass(frozen=True)
 class _Flags(options.Flags):
-    share: float | None = options.data(None, "x", **options.SHARE)
-    above: float = options.data(1.0, "x", above=0, below=8)
-    kind: str = options.data("a", "x")
-    of_b: int = options.data(0, "x", needs=("kind=b", "on"))
-    on: bool = options.data(False, "x", not_with="kind=c")
-    off: bool = options.data(True, "x", needs="share")
+    share: float | None = options.data("x", **options.SHARE)
+    above: float = options.data("x", 1.0, above=0, below=8)
+    kind: str = options.data("x", "a")
+    of_b: int = options.data("x", 0, needs=("kind=b", "on"))
+    on: bool = options.data("x", False, not_with="kind=c")
+    off: bool = options.data("x", True, needs="share")
 
 
 class RulesTest(tf.test.TestCase, parameterized.TestCase):
@@ -498,6 +499,7 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
         ({"above": 0.0}, "--above must be above 0 and below 8.*: 0.0"),
         ({"of_b": 2}, "--of_b needs --kind=b or --on.*--of_b=2.*drop"),
         ({"of_b": 2, "kind": "B"}, None),
+        ({"of_b": -1, "kind": "b"}, "--of_b must be at least 0.*: -1"),
         ({"on": True, "kind": "c"}, "--on cannot be used with --kind=c.*drop"),
         ({"off": False}, "--nooff needs --share"),
         ({"off": False, "share": 0.5}, None),
@@ -511,7 +513,7 @@ class RulesTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_unknown_rules_are_refused(self):
         with self.assertRaisesRegex(ValueError, "atleast"):
-            options.data(1, "x", atleast=1)
+            options.data("x", 1, atleast=1)
 
 
 if __name__ == "__main__":

@@ -133,12 +133,12 @@ class ParseTest(parameterized.TestCase):
 
 @dataclasses.dataclass(frozen=True)
 class _Flags:
-    data: str | None = options.option(None, name="input", reads="file")
-    records: str | None = options.option(None, reads="files")
-    folder: str | None = options.option(None, reads="folder")
-    model: str | None = options.option(None, reads="model")
-    output_dir: str | None = options.option(None)
-    output_file: str | None = options.option(None)
+    data: str | None = options.option("", name="input", reads="file")
+    records: str | None = options.option("", reads="files")
+    folder: str | None = options.option("", reads="folder")
+    model: str | None = options.option("", reads="model")
+    output_dir: str | None = options.option("")
+    output_file: str | None = options.option("")
 
     def input_hints(self):
         return {"records": "make them."}

@@ -6,6 +6,7 @@ import json
 import numpy as np
 from absl import logging
 
+from bert_tf.config import REQUIRED
 from bert_tf.config import option
 from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.distribute import batches as batches_lib
@@ -23,7 +24,7 @@ BATCH_SIZE = 7
 class ProgramConfig(DeviceConfig):
     """Flags of this program."""
 
-    input_file: str = option(help_text="Records.")
+    input_file: str = option("Records.", REQUIRED)
 
 
 def main(config: ProgramConfig) -> None:

@@ -200,10 +200,10 @@ _OTHERS = (
 
 @dataclasses.dataclass(frozen=True)
 class _Flags:
-    output_dir: str = options.option()
-    do_train: bool = options.option(True)
-    overwrite_output_dir: bool = options.option(True)
-    start: str | None = options.option(None, reads="model")
+    output_dir: str = options.option("", options.REQUIRED)
+    do_train: bool = options.option("", True)
+    overwrite_output_dir: bool = options.option("", True)
+    start: str | None = options.option("", reads="model")
 
 
 class StartOverTest(tf.test.TestCase, parameterized.TestCase):
