@@ -6,10 +6,7 @@ import io
 import json
 import os
 import tempfile
-import types
-import typing
 from collections.abc import Iterator
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -23,11 +20,13 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.errors import UserError
+from bert_tf.flags import cli
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.export import TfliteConfig
 from bert_tf.io import files
 from bert_tf.modeling import task_models
 from bert_tf.tasks import registry
+from bert_tf.tasks.predict import MODEL_INPUTS
 
 # Values of task.json to drop, as later training may outdate them.
 _OF_A_RUN = ("global_step", "results")
@@ -231,7 +230,12 @@ def _saved(
     """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model")
-        config = _to_config(config_cls, values, path)
+        if "model_dir" in values:
+            raise UserError(
+                "model_dir is a temporary directory here. Received: "
+                f"{values['model_dir']!r}; drop it."
+            )
+        config = cli.parse(config_cls, cli.words(values | {"model_dir": path}))
         _require_own(model)
         if model_directory.VOCAB_FILE not in model.text_files:
             raise UserError(
@@ -245,48 +249,6 @@ def _saved(
             yield config
 
 
-def _to_config(
-    config_cls: type, values: Mapping[str, Any], model_dir: str
-) -> Any:
-    """Returns the flags of an exporter from keyword arguments."""
-    annotations = typing.get_type_hints(config_cls)
-    fields = {x.name: x for x in dataclasses.fields(config_cls)}
-    del fields["model_dir"]
-    values = {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value
-        for name, value in values.items()
-    }
-    for name, value in values.items():
-        if name not in fields:
-            raise UserError(
-                "Expected keyword arguments that are flags of the exporter: "
-                f"{', '.join(fields)}. Received: {name}"
-                f"{errors.did_you_mean(name, fields)}"
-            )
-        expected, choices = annotations[name], fields[name].metadata["choices"]
-        is_choice = not choices or value is None or value in choices
-        if not is_choice or not _fits(value, expected):
-            words = f"of the type {getattr(expected, '__name__', expected)}"
-            words = f"one of {', '.join(choices)}" if choices else words
-            hint = errors.did_you_mean(str(value), choices or ())
-            raise UserError(
-                f"{name} must be {words}. Received: {value!r}{hint}"
-            )
-    return config_cls(model_dir=model_dir, **values)
-
-
-def _fits(value: Any, expected: Any) -> bool:
-    """Returns whether a value has a flag's type, such as `int | None`."""
-    if isinstance(value, bool):
-        is_union = isinstance(expected, types.UnionType)
-        return bool in (typing.get_args(expected) if is_union else (expected,))
-    if isinstance(value, int) and expected is float:
-        return True
-    return isinstance(value, expected)
-
-
-# The names of the inputs, for exports without a tokenizer.
-_INPUTS = ("input_ids", "input_mask", "segment_ids")
 _EXPORTERS = {"tf_saved_model": export_savedmodel, "litert": export_tflite}
 
 
@@ -342,7 +304,7 @@ class FileMethods:
             has_choices = isinstance(self, task_models.BertForMultipleChoice)
             shape = [None] * (3 if has_choices else 2)
             features = {
-                x: keras.InputSpec("int32", shape, name=x) for x in _INPUTS
+                x: keras.InputSpec("int32", shape, name=x) for x in MODEL_INPUTS
             }
             super().export(
                 filepath,

@@ -32,13 +32,10 @@ from collections.abc import Sequence
 from pydoc_data import topics
 from typing import Any
 
-from absl import flags
-
 import bert_tf
 from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
-from bert_tf.flags import flag_files
 from bert_tf.flags import options
 from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
@@ -176,10 +173,7 @@ def run_step(title: str, command: str, made: str = "") -> None:
         return
     name = errors.command(script).replace("-", "_")
     main = importlib.import_module(f"bert_tf.commands.{name}").main
-    values = flags.FlagValues()
-    read = cli.define_flags(typing.get_type_hints(main)["config"], values)
-    values([script, *flag_files.expand(words)])
-    main(read())
+    main(cli.parse(typing.get_type_hints(main)["config"], words))
 
 
 def ask_server(model_base_path: str) -> list[dict[str, Any]]:
@@ -231,7 +225,7 @@ _CODE_SIGN = re.compile(r"[={}\\<>$|]|\w\(")
 def write_corpus(
     output_file: str,
     heldout_file: str,
-    sentence_files: Sequence[str] = (),
+    sentence_files: Sequence[str],
     packages: Sequence[str] = ("numpy", "keras", "tensorflow"),
 ) -> None:
     """Writes two text files: paragraphs are lines, blank lines end documents.
@@ -251,7 +245,7 @@ def write_corpus(
             digest = hashlib.sha256(name.encode("utf-8")).digest()
             is_heldout = int.from_bytes(digest[:8], "big") / 2**64 < 0.05
             splits[is_heldout].append((library, fresh))
-    chosen = choose_sentences(splits) if sentence_files else ()
+    chosen = choose_sentences(splits)
     for path, rows in zip(sentence_files, chosen, strict=True):
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
@@ -262,9 +256,7 @@ def write_corpus(
         files.write_text(path, "\n".join(texts))
 
 
-def choose_sentences(
-    splits: Sequence[Any], limits: Sequence[int] = (4000, 400)
-) -> Iterator[list[tuple[str, str]]]:
+def choose_sentences(splits: Sequence[Any]) -> Iterator[list[tuple[str, str]]]:
     """Yields unique sentences of each split, the same number per library."""
     from bert_tf.data import corpus
 
@@ -278,7 +270,7 @@ def choose_sentences(
         for documents in splits
     ]
     counts = collections.Counter(x for rows in found for x, _ in rows)
-    for rows, limit in zip(found, limits, strict=True):
+    for rows, limit in zip(found, (4000, 400), strict=True):
         groups = {library: [] for library in sorted({x for _, x in rows})}
         for x, library in rows:
             if counts[x] == 1 and x[0].isupper() and 6 <= len(x.split()) <= 40:

@@ -35,6 +35,7 @@ from bert_tf.experiments.plan import HERE
 from bert_tf.experiments.plan import Command
 from bert_tf.experiments.plan import Plan
 from bert_tf.experiments.plan import Step
+from bert_tf.flags import cli
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import locks
@@ -310,12 +311,14 @@ class Runner:
         return text
 
     def _words(self, step: Step, command: Command) -> list[str]:
-        return [
-            f"--{name}={self._fill(step, str(value))}"
-            if not isinstance(value, bool)
-            else f"--{'' if value else 'no'}{name}"
-            for name, value in command[1].items()
-        ]
+        return cli.words(
+            {
+                name: value
+                if isinstance(value, bool)
+                else self._fill(step, str(value))
+                for name, value in command[1].items()
+            }
+        )
 
     def _shell(self, step: Step, command: Command) -> str:
         """Returns a command for a shell in the folder of the clone."""

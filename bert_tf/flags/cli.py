@@ -13,6 +13,8 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from absl import app
@@ -24,7 +26,6 @@ from bert_tf import errors
 from bert_tf import keras_backend
 from bert_tf.config import GROUPS
 from bert_tf.config import IGNORED
-from bert_tf.errors import INTERRUPTED
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
 from bert_tf.errors import program
@@ -98,23 +99,46 @@ def define_flags(
     )
 
 
+def words(values: Mapping[str, Any]) -> list[str]:
+    """Returns the words of a command line that set flags to these values."""
+    return [
+        f"--{'' if value else 'no'}{name}"
+        if isinstance(value, bool)
+        else f"--{name}={value}"
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def parse(config_cls: type, command: Sequence[str]) -> Any:
+    """Returns the configuration that the words of a command line describe.
+
+    Raises:
+      UserError: If a flag is unknown, wrong or missing.
+    """
+    values = flags.FlagValues()
+    read_config = define_flags(config_cls, values)
+    try:
+        values(["", *flag_files.expand(command)])
+    except flags.Error as error:
+        raise UserError(_flag_error(error, config_cls, values)) from error
+    return read_config()
+
+
 def command_line(script: str, config: Any) -> str:
     """Returns the shell command that runs `script` with the flags of `config`.
 
     Flags at their default are omitted; a value that a shell would split or
     expand is quoted.
     """
-    words = [program(script)]
+    values = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        name = _flag_name(field)
-        if value is None or value == field.default:
-            continue
-        if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--no{name}")
-        else:
-            words.append(f"--{name}={shlex.quote(str(value))}")
-    return " ".join(words)
+        if value not in (None, field.default):
+            is_bool = isinstance(value, bool)
+            quoted = value if is_bool else shlex.quote(str(value))
+            values[_flag_name(field)] = quoted
+    return " ".join([program(script), *words(values)])
 
 
 def help_text(config_cls: type, description: str) -> str:
@@ -214,7 +238,7 @@ def run(main: Callable[[Any], None]) -> None:
         except UserError as error:
             _end(str(error))
         except flags.Error as error:
-            _end(_flag_error(error, config_cls))
+            _end(_flag_error(error, config_cls, flags.FLAGS))
         if len(rest) > 1:
             _end(_stray_word(rest[1], config_cls))
         return rest
@@ -254,7 +278,7 @@ def run(main: Callable[[Any], None]) -> None:
             if not interrupt.received:
                 raise
             sys.stderr.write(interrupt.message)
-            sys.exit(INTERRUPTED)
+            sys.exit(errors.INTERRUPTED)
 
     app.run(absl_main, flags_parser=parse_flags)
 
@@ -288,7 +312,9 @@ def _stray_word(word: str, config_cls: type) -> str:
     return f"Received an argument without a flag: {word!r}. {advice}"
 
 
-def _flag_error(error: flags.Error, config_cls: type) -> str:
+def _flag_error(
+    error: flags.Error, config_cls: type, values: flags.FlagValues
+) -> str:
     """Returns the message for an unknown, wrong or missing flag."""
     text = str(error).splitlines()[0]
     fields = {_flag_name(x): x for x in dataclasses.fields(config_cls)}
@@ -312,8 +338,7 @@ def _flag_error(error: flags.Error, config_cls: type) -> str:
     missing = [
         f"--{name}"
         for name, field in fields.items()
-        if field.default is dataclasses.MISSING
-        and flags.FLAGS[name].value is None
+        if field.default is dataclasses.MISSING and values[name].value is None
     ]
     verb = "is" if len(missing) == 1 else "are"
     return f"{' and '.join(missing)} {verb} required{_SEE_HELP}"
