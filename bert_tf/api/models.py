@@ -17,7 +17,6 @@ import tensorflow as tf
 from bert_tf.api import default_training
 from bert_tf.api import raw_rows
 from bert_tf.api import save
-from bert_tf.api.default_training import NO_LABEL
 from bert_tf.api.raw_rows import is_text
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
@@ -637,7 +636,7 @@ class TextMethods(save.FileMethods):
         y = tf.convert_to_tensor(y)  # In eager steps `y` is an array.
         if y.dtype.is_floating:
             return y, y_pred, sample_weight, None
-        mask = tf.cast(tf.not_equal(y, NO_LABEL), tf.float32)
+        mask = tf.cast(tf.not_equal(y, default_training.NO_LABEL), tf.float32)
         weights = mask
         if sample_weight is not None:
             weights = default_training.weigh(

@@ -270,18 +270,13 @@ def to_list(column: Any) -> list[Any]:
     Raises:
       UserError: If `column` has another type.
     """
-    if isinstance(column, list | tuple):
+    if isinstance(column, Sequence) and not isinstance(column, str | bytes):
         return [decode(value) for value in column]
-    if isinstance(column, tf.Tensor):
-        column = column.numpy()
-    elif hasattr(column, "to_numpy"):
-        column = column.to_numpy()
-    elif isinstance(column, Sequence) and not isinstance(column, str | bytes):
-        return to_list(list(column))
-    if not isinstance(column, np.ndarray) or column.ndim == 0:
+    column = np.asarray(column)
+    if column.ndim == 0:
         raise UserError(
             "Expected a list, an array or a column of values. Received: "
-            f"{column!r:.80}."
+            f"{column.item()!r:.80}."
         )
     if column.ndim == 2 and column.shape[1] == 1:
         column = column[:, 0]
@@ -300,9 +295,8 @@ def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
     Raises:
       UserError: If the numbers of labels and rows differ.
     """
-    columns = [to_list(x) for x in y] if _has_parts(y) else []
-    if columns:
-        labels = _transpose(columns, y)
+    if _has_parts(y):
+        labels = _transpose([to_list(x) for x in y], y)
     else:
         labels = to_list(y)
     if count is not None and len(labels) != count:
