@@ -181,22 +181,19 @@ def refuse_prefix(name: str, flag: str | None = None) -> None:
 
 def format_table() -> str:
     """Returns the table of all models as text, one model a line."""
-    header = ("name", "L", "H", "A", "text", "GELU", "license", "size", "file")
-    rows = [header]
-    for release in releases():
-        rows.append(
-            (
-                release.name,
-                str(release.layers),
-                str(release.hidden_size),
-                str(release.heads),
-                "cased" if release.cased else "uncased",
-                release.gelu,
-                release.license,
-                format_bytes(release.bytes) if release.bytes else "",
-                release.file,
-            )
+    rows = [("name", "L", "H", "A", "text", "GELU", "license", "size", "file")]
+    rows += [
+        (
+            x.name,
+            *map(str, (x.layers, x.hidden_size, x.heads)),
+            "cased" if x.cased else "uncased",
+            x.gelu,
+            x.license,
+            format_bytes(x.bytes) if x.bytes else "",
+            x.file,
         )
+        for x in releases()
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(x.ljust(n) for x, n in zip(row, widths, strict=True)).rstrip()
