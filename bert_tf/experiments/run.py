@@ -311,14 +311,8 @@ class Runner:
         return text
 
     def _words(self, step: Step, command: Command) -> list[str]:
-        return cli.words(
-            {
-                name: value
-                if isinstance(value, bool)
-                else self._fill(step, str(value))
-                for name, value in command[1].items()
-            }
-        )
+        words = cli.words(command[1])
+        return [self._fill(step, word) for word in words]
 
     def _shell(self, step: Step, command: Command) -> str:
         """Returns a command for a shell in the folder of the clone."""

@@ -26,7 +26,8 @@ from bert_tf.commands.finetune_multiple_choice import MultipleChoiceConfig
 from bert_tf.commands.finetune_squad import SquadConfig
 from bert_tf.commands.finetune_tagger import TaggerConfig
 from bert_tf.errors import UserError
-from bert_tf.experiments import PRETRAINING_EXPERIMENTS
+from bert_tf.experiments import EXPERIMENTS
+from bert_tf.experiments import MODEL_EXPERIMENTS
 from bert_tf.experiments import data
 from bert_tf.experiments import report
 from bert_tf.experiments import run
@@ -328,7 +329,7 @@ class RealTest(tf.test.TestCase):
             self.assertEqual(json.load(file)["dev"], cell["scores"])
 
 
-_TABLES_ALL = ",".join([*PRETRAINING_EXPERIMENTS, "stability"])
+_TABLES_ALL = ",".join(x for x in EXPERIMENTS if x not in MODEL_EXPERIMENTS)
 _SEEDS = [12345, 12346, 12347, 12348, 12349]
 _CONFIGS = {
     "classifier": ClassifierConfig,
