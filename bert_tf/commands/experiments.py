@@ -77,7 +77,7 @@ class ExperimentsConfig(ModelSourceConfig):
         if self.list:
             return
         options.require(
-            bool(self.experiments and self.output_dir),
+            self.experiments and self.output_dir,
             "--experiments and --output_dir are required; --list prints the "
             "experiments.",
         )

@@ -48,7 +48,7 @@ class ExtendVocabularyConfig(ConversionConfig):
     def check(self) -> None:
         super().check()
         options.require(
-            bool(self.new_words_file or self.max_position_embeddings),
+            self.new_words_file or self.max_position_embeddings,
             "Give --new_words_file, --max_position_embeddings, or both.",
         )
 

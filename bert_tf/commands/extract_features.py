@@ -68,7 +68,7 @@ class ExtractFeaturesConfig(ModelSourceConfig):
     def check(self) -> None:
         super().check()
         options.require(
-            bool(self.model_dir or self.init_checkpoint),
+            self.model_dir or self.init_checkpoint,
             "Give --model_dir, or --init_checkpoint with --bert_config_file "
             "and --vocab_file unless these are next to it.",
         )

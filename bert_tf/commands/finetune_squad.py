@@ -127,7 +127,8 @@ class SquadConfig(FinetuneConfig):
         )
         options.require(
             not (self.do_eval or self.do_predict)
-            or bool(self.predict_file or self.dev_fraction),
+            or self.predict_file
+            or self.dev_fraction,
             "--do_predict and --do_eval need --predict_file, or "
             "--dev_fraction=0.1 of --train_file.",
         )

@@ -139,7 +139,7 @@ class SavedModelConfig(ExportConfig):
         super().check()
         name = self.served_name
         options.require(
-            bool(name) and "/" not in name and ":" not in name,
+            name and "/" not in name and ":" not in name,
             "--model_name must be a name without / and :, as it is part of "
             f"URLs. Received: {name!r}.",
         )

@@ -227,7 +227,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         options.require(
             not self.reinit_layers
             or not self.bert_config_file
-            or bool(self.init_checkpoint),
+            or self.init_checkpoint,
             "--reinit_layers has no effect without --init_checkpoint: all "
             f"layers are random. Received: {self.reinit_layers}; drop it.",
         )
@@ -248,7 +248,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         is_needed = self.do_train or self.init_checkpoint
         is_needed = is_needed or self.bert_config_file or self.vocab_file
         options.require(
-            bool(self.pretrained_model_dir or has_files or not is_needed),
+            self.pretrained_model_dir or has_files or not is_needed,
             "Give --pretrained_model_dir, or --bert_config_file, --vocab_file "
             "and --init_checkpoint.",
         )
@@ -278,7 +278,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
             is_dev = kind == "dev"
             options.require(
                 getattr(self, f"{kind}_file") is not None
-                or bool(is_dev and self.dev_fraction),
+                or (is_dev and self.dev_fraction),
                 f"{flag} needs --{kind}_file{hint}"
                 f"{', or --dev_fraction=0.1 of --train_file' * is_dev}.",
             )
@@ -343,7 +343,7 @@ class NamedTaskConfig(FinetuneConfig):
         if self.task_name is None:
             own = self.train_file or self.dev_file or self.test_file
             options.require(
-                bool(own),
+                own,
                 "Give --train_file, --dev_file or --test_file for your own "
                 "files, or --task_name and --data_dir. Received: none of them.",
             )

@@ -69,8 +69,8 @@ def length_buckets(longest: str) -> Any:
     )
 
 
-def require(condition: bool, message: str) -> None:
-    """Raises `UserError` unless the condition holds."""
+def require(condition: object, message: str) -> None:
+    """Raises `UserError` unless the condition is true."""
     if not condition:
         raise UserError(message)
 

@@ -253,7 +253,7 @@ class ServeConfig(ServeLimits, ServeAccess):
             f"{self.port}.",
         )
         options.require(
-            bool(self.rest_api_port) or not self.search_file,
+            self.rest_api_port or not self.search_file,
             "--search_file needs a --rest_api_port for its page. Received: 0.",
         )
 
