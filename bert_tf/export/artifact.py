@@ -102,9 +102,7 @@ class Artifact:
       head: The name of the head, a key of `savedmodel.HEADS`.
       precision: "float32" or "bfloat16".
       ids_only: Whether the signatures take token ids instead of strings.
-      max_seq_length: The maximum number of tokens in a row.
-      buckets: The allowed row lengths in ascending order; the last one is
-        `max_seq_length`.
+      max_seq_length: As for `ServingHead`, like `buckets`.
       settings: The other settings of the head as JSON values by name, such as
         `top_k`, `pooling`, `layer` and `doc_stride`.
       command: The command line that reproduces the export.
@@ -364,13 +362,8 @@ def write_cards(
 ) -> None:
     """Writes model_card.json and MODEL_CARD.md, with hashes of all other files.
 
-    Args:
-      directory: The version directory, complete except for the cards.
-      artifact: The description of the export.
-      stored: The model that was exported.
-      labels: The labels of the head.
-      measured: The result of `verify.run.Report.to_json`.
-      example: One row for serving_default, as a dict of JSON values by name.
+    `measured` is the result of `verify.run.Report.to_json`, and `example` one
+    row for serving_default, as a dict of JSON values by name.
     """
     paths_of = _files(directory)
     curl = curl_line(artifact, example)

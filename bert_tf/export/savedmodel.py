@@ -97,9 +97,7 @@ def command_line(script: str, config: Any, origin: str | None) -> str:
 def run(config: SavedModelConfig, origin: str | None = None) -> None:
     """Runs export/savedmodel.py: writes a version, and prints how to use it.
 
-    Args:
-      config: The flags.
-      origin: The model's name in reports if --model_dir is temporary, or None.
+    `origin` is the model's name in reports if --model_dir is temporary.
 
     Raises:
       UserError: If flags or model are invalid, or verification fails.
@@ -113,8 +111,6 @@ def write(
     config: SavedModelConfig, origin: str | None = None
 ) -> dict[str, tuple[Artifact, dict[str, Any]]]:
     """Writes a verified version; --ids_only adds one in a second folder.
-
-    Args: As for `run`.
 
     Returns:
       A dict from the path of each version to its description and example row.
@@ -171,8 +167,6 @@ def write(
 def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
     """Loads the model and resolves the head, the precision and the buckets.
 
-    Args: As for `run`.
-
     Raises:
       UserError: If the flags do not fit the model.
     """
@@ -191,11 +185,7 @@ def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
 
 
 def choose_head(name: str, stored: StoredModel) -> str:
-    """Resolves --head to the name of a head.
-
-    Args:
-      name: A key of `HEADS`, or "auto" for the first head that fits the model.
-      stored: The model.
+    """Resolves --head, a key of `HEADS`, or "auto" for the first that fits.
 
     Raises:
       UserError: If the model does not have the head.
@@ -283,14 +273,10 @@ def complete(
 ) -> dict[str, Any]:
     """Adds the remaining files of an export and verifies the whole export.
 
-    Args:
-      directory: A version directory with graph and variables, under its
-        temporary name. The function adds assets.extra/ (warm-up requests,
-        vocabulary, labels, model cards) and batching_params.pbtxt.
-      artifact: The description of the export.
-      export: The model and its head.
-      exact_litert: For an export with litert/, the .tflite file of the model
-        in float32.
+    The version directory has graph and variables, under its temporary name. The
+    function adds assets.extra/ (warm-up requests, vocabulary, labels, model
+    cards) and batching_params.pbtxt. For an export with litert/, `exact_litert`
+    is the .tflite file of the model in float32.
 
     Returns:
       One row for serving_default, as a dict of JSON values by name.
@@ -329,14 +315,7 @@ def complete(
 
 
 def verify(export_dir: str, model_dir: str) -> Report:
-    """Compares a published export with its model.
-
-    Args:
-      export_dir: A version directory, or the directory above it.
-      model_dir: The model directory.
-
-    Returns:
-      The report; its `faults` are empty if the export is correct.
+    """Compares a version, or the newest in a directory, with its model.
 
     Raises:
       UserError: If the export or the model is missing.
@@ -363,12 +342,7 @@ def compare(directory: str, artifact: Artifact, stored: StoredModel) -> Report:
 
 
 def restore_head(artifact: Artifact, stored: StoredModel) -> ServingHead:
-    """Rebuilds the head of an export.
-
-    Args:
-      artifact: The description of the export.
-      stored: The model that was exported.
-    """
+    """Rebuilds the head of an export from its model."""
     flags = HEADS[artifact.head].flags
     settings = {x: v for x, v in artifact.settings.items() if x in flags}
     if "pooling" in settings:

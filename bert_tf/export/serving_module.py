@@ -402,9 +402,7 @@ class LitertModule:
     `input_ids`; tensors for `answer`, such as `state_words`; and `row_lengths`,
     the number of columns that the model must read of each row.
 
-    Args:
-      head: Converts strings to model inputs, and model outputs to answers.
-      model: The model in its inference form, in float32.
+    The model is in its inference form, in float32.
 
     Raises:
       UserError: If TensorFlow Lite cannot run the model.
@@ -445,12 +443,8 @@ class LitertModule:
     def save(self, directory: str, quantization: str) -> bytes:
         """Writes the folder litert/ of a version directory.
 
-        Args:
-          directory: The version directory.
-          quantization: One of `flags.export.LITERT_QUANTIZATIONS`.
-
-        Returns:
-          The .tflite file of the model in float32.
+        `quantization` is one of `flags.export.LITERT_QUANTIZATIONS`. Returns
+        the .tflite file of the model in float32.
 
         Raises:
           UserError: If TensorFlow Lite cannot run the model.

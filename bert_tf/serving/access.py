@@ -65,9 +65,8 @@ _HEADERS = {
 def allowed_hosts(host: str, more: str | None) -> frozenset[str] | None:
     """Returns the host names that requests may use; None means any.
 
-    Args:
-      host: The address to listen on.
-      more: Further names, separated by commas (--allowed_hosts).
+    `host` is the address to listen on; `more` has further names, separated by
+    commas (--allowed_hosts).
     """
     names = {x.strip().lower().strip("[]") for x in (more or "").split(",")}
     names.discard("")

@@ -193,14 +193,9 @@ class BatchScheduler:
         The caller must have acquired the servable. The scheduler also acquires
         the servable, and releases it when the request is answered.
 
-        Args:
-          servable: The model version.
-          signature: A signature of the servable.
-          inputs: All inputs of the signature.
-          outputs: The names of the requested outputs.
-          size: The result of `servable.input_size` for the inputs, if known.
-          **options: Values of `Task` for `is_piece`, `on_end` and `stop`. If
-            `submit` raises an error, `on_end` is not called.
+        `size` is the result of `servable.input_size` for the inputs, if known,
+        and `options` are values of `Task` for `is_piece`, `on_end` and `stop`.
+        If `submit` raises an error, `on_end` is not called.
 
         Returns:
           A future that receives the outputs by name.

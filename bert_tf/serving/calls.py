@@ -163,11 +163,7 @@ def multi_inference(
 
 
 def check_tasks(request: inference_pb2.MultiInferenceRequest) -> None:
-    """Checks that the tasks of a request are for one model.
-
-    Raises:
-      RequestError: If the tasks name no model or several models.
-    """
+    """Checks that the tasks of a request are for one model."""
     names = [task.model_spec.name for task in request.tasks]
     if not names:
         raise errors.invalid("Inference request must have at least one task")
@@ -460,9 +456,6 @@ def _to_array(
     """Returns the tensor in a request.
 
     The array's size is checked first: a few bytes can describe a huge array.
-
-    Raises:
-      RequestError: If `proto` is not a valid tensor.
     """
     name = errors.shortened(name)
     dtype = _dtype(name, proto.dtype)

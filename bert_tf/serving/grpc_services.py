@@ -62,14 +62,9 @@ def server(
 ) -> grpc.aio.Server:
     """Returns a gRPC server, to be started in the running event loop.
 
-    Args:
-      service: The models.
-      address: Host and port to listen at.
-      options: gRPC's options, by name.
-      body_seconds: Time for a client to send a message, or to read an answer.
-      allow_reload: Whether clients may replace the models.
-      interceptors: Interceptors that see a call before its message is decoded.
-      credentials: Key and certificates for TLS; None for no TLS.
+    `body_seconds` is the time for a client to send a message, or to read an
+    answer. With `allow_reload`, clients may replace the models. `interceptors`
+    see a call before its message is decoded.
 
     Raises:
       RuntimeError: If the server cannot listen at the address.

@@ -1,7 +1,8 @@
 """JSON in TensorFlow Serving's dialect: bodies of requests, and answers.
 
 JSON may contain NaN and Infinity. Bytes that are not UTF-8 pass unchanged, as
-surrogates in strings. Messages are TensorFlow Serving's (json_tensor.cc).
+surrogates in strings. All functions raise `RequestError` for values that the
+dialect refuses; messages are TensorFlow Serving's (json_tensor.cc).
 """
 
 import base64
@@ -41,11 +42,7 @@ _MAX_RANK = 64
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Parses the JSON object in a request's body.
-
-    Raises:
-      RequestError: If the body is not a JSON object.
-    """
+    """Parses the JSON object in a request's body."""
     if not body:
         raise errors.invalid("JSON Parse error: The document is empty")
     try:
@@ -84,11 +81,7 @@ def dump(document: Any, has_nan: bool = False) -> bytes:
 
 
 def encode(text: str) -> bytes:
-    """Returns the bytes of a JSON string.
-
-    Raises:
-      RequestError: If the string contains half of a surrogate pair.
-    """
+    """Returns the bytes of a JSON string."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
@@ -98,11 +91,7 @@ def encode(text: str) -> bytes:
 
 
 def decode_b64(value: Any) -> bytes:
-    """Returns the bytes of {"b64": "..."}.
-
-    Raises:
-      RequestError: If the value has another form or is not base64.
-    """
+    """Returns the bytes of {"b64": "..."}."""
     if not is_b64(value):
         raise _invalid(value, "not formatted correctly for base64 data")
     try:
@@ -157,11 +146,7 @@ def _parse_leniently(body: bytes) -> Any:
 
 
 def read_examples(document: Mapping[str, Any]) -> input_pb2.Input:
-    """Returns the examples of a request.
-
-    Raises:
-      RequestError: If the request has no valid examples.
-    """
+    """Returns the examples of a request."""
     if _EXAMPLES not in document:
         raise _invalid(
             document,
@@ -282,11 +267,7 @@ def _require_kind(feature: tf.train.Feature, name: str, kind: str) -> None:
 
 
 def signature_name(document: Mapping[str, Any]) -> str:
-    """Returns the signature name in a request; "" means the default.
-
-    Raises:
-      RequestError: If the name is not a string.
-    """
+    """Returns the signature name in a request; "" means the default."""
     name = document.get(_SIGNATURE, "")
     if not isinstance(name, str):
         raise _invalid(
@@ -304,9 +285,6 @@ def predict_inputs(
 
     Returns:
       The inputs by name, and whether they are rows ("instances").
-
-    Raises:
-      RequestError: If the inputs do not match the signature.
     """
     if not signature.inputs:
         raise errors.invalid(

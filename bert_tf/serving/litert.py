@@ -134,14 +134,8 @@ def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
 class Litert(SavedModel):
     """A version of a model whose encoder runs in LiteRT.
 
-    Args:
-      name: The model's name.
-      version: Its version.
-      directory: The folder of the SavedModel without weights.
-      config: The session's configuration.
-      model: The encoder.
-      signature_defs: The version's signatures; signatures that LiteRT cannot
-        compute, such as `attention`, are left out.
+    `directory` has the SavedModel without weights. Of `signature_defs`,
+    signatures that LiteRT cannot compute, such as `attention`, are left out.
     """
 
     def __init__(
@@ -202,10 +196,8 @@ class Litert(SavedModel):
 class LitertEngine(SavedModelEngine):
     """Loads versions that were exported with --litert.
 
-    Args:
-      num_threads: Threads for one call of LiteRT, and for one operator of
-        TensorFlow; 0 means one per core.
-      inter_op_threads: Number of concurrent operators; 0 means one per core.
+    `num_threads` compute one call of LiteRT, or one operator of TensorFlow; 0
+    means one per core. `SavedModelEngine` describes `inter_op_threads`.
     """
 
     def __init__(self, num_threads: int = 0, inter_op_threads: int = 0) -> None:

@@ -220,9 +220,7 @@ def check_base_path(
 ) -> None:
     """Checks that a model's base path is a folder of versions.
 
-    Args:
-      config: The model.
-      missing: `Engine.missing`, which returns None for a complete version.
+    `missing` is `Engine.missing`, which returns None for a complete version.
 
     Raises:
       UserError: If the path is no folder, or is a version itself.

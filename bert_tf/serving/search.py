@@ -72,12 +72,7 @@ def read_texts(config: ServeConfig) -> list[dict[str, str]]:
 
 
 class Search:
-    """Answers queries with the nearest texts.
-
-    Args:
-      config: The flags.
-      service: The models.
-      name: The name of the model that embeds the texts.
+    """Answers queries with the nearest texts, embedded by the model `name`.
 
     Raises:
       UserError: See `read_texts`.

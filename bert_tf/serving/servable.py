@@ -204,16 +204,9 @@ class Servable(abc.ABC):
     ) -> dict[str, np.ndarray]:
         """Computes outputs of a signature.
 
-        Several threads may call `run` at once.
-
-        Args:
-          signature: One of `signatures`.
-          inputs: All inputs by name; strings as object arrays of `bytes`.
-          outputs: The names of the requested outputs.
-          stop: Lets another thread stop `run`, which then raises an exception.
-
-        Returns:
-          The outputs by name; strings as object arrays of `bytes`.
+        Several threads may call `run` at once. Strings, also those returned,
+        are object arrays of `bytes`. `stop` lets another thread stop `run`,
+        which then raises an exception.
         """
 
     @abc.abstractmethod

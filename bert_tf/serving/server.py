@@ -305,13 +305,9 @@ def _taken(flag: str, address: str) -> UserError:
 def watch_signals(stopped: threading.Event, grace_seconds: float) -> None:
     """Sets `stopped` at the first signal; a second ends the process at once.
 
-    After the grace period, the process ends in any case. A thread reads the
-    signals from a pipe, because Python runs no signal handlers while the main
-    thread waits in TensorFlow. SIGHUP is only logged.
-
-    Args:
-      stopped: The event that makes the main thread end the server.
-      grace_seconds: Maximum seconds from the first signal to the process's end.
+    `grace_seconds` after the first signal, the process ends in any case. A
+    thread reads the signals from a pipe, because Python runs no signal handlers
+    while the main thread waits in TensorFlow. SIGHUP is only logged.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

@@ -346,12 +346,9 @@ def read_examples(
     The model pads all lists to the longest length. If `strict`, bytes that are
     no Example are refused, as they would make a batch fail for all clients.
 
-    Args:
-      examples: The serialized Examples, <string>[B].
-      limits: Limits the number of fields of an Example.
-      strict: True if all inputs must be Examples. The Examples are serialized
-        again, because in a feature with two lists, TensorFlow would read the
-        first list, but this function checks only the last list.
+    If `strict`, the Examples <string>[B] are also serialized again, because in
+    a feature with two lists, TensorFlow would read the first list, but this
+    function checks only the last list.
 
     Raises:
       RequestError: If `strict`, and an input is no Example or has too many

@@ -127,10 +127,8 @@ class MultipleChoice(ServingHead):
     ) -> Rows:
         """Packs each choice after its text, truncating the longer one first.
 
-        Args:
-          strings: `text` and `choices`.
-          by_tokens: Whether to find missing texts and choices by their number
-            of tokens; TensorFlow Lite cannot count characters.
+        With `by_tokens`, finds missing texts and choices by their number of
+        tokens; TensorFlow Lite cannot count characters.
         """
         choices = strings["choices"]
         shape = tf.shape(choices)

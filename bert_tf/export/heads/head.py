@@ -39,9 +39,7 @@ class Source:
     Attributes:
       stored: The model.
       config: The flags.
-      max_seq_length: The maximum number of tokens in a row.
-      buckets: The allowed row lengths in ascending order; the last one is
-        `max_seq_length`.
+      max_seq_length: As for `ServingHead`, like `buckets`.
     """
 
     stored: StoredModel
@@ -54,8 +52,7 @@ class Source:
     ) -> tuple[BertTokenizer, int, tuple[int, ...]]:
         """Returns the tokenizer, `max_seq_length` and `buckets` for a head.
 
-        Args:
-          **settings: Settings of the tokenizer that override the stored ones.
+        `settings` of the tokenizer override the stored ones.
         """
         tokenizer = self.stored.build_tokenizer(**settings)
         return tokenizer, self.max_seq_length, self.buckets
@@ -178,9 +175,6 @@ class ServingHead:
 
         By default texts or pairs are truncated. The rows are `input_ids`,
         `input_mask` and `segment_ids`, each <int32>[B, T].
-
-        Args:
-          strings: A tensor for each name in the attribute `inputs`.
         """
         tokens = [self.tokenizer.tokenize(strings[x]) for x in self.inputs]
         return packing.pack_to_bucket(
@@ -190,24 +184,17 @@ class ServingHead:
     def tokenize_with_offsets(
         self, text: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Returns the tokens of texts and their byte offsets.
+        """Returns token ids, and the byte offsets of their starts and ends.
 
-        Args:
-          text: <string>[B].
-
-        Returns:
-          Token ids, and the byte offsets of each token's start and end in the
-          text; ragged <int32>[B, None] each.
+        For texts <string>[B], each is a ragged <int32>[B, None].
         """
         return self.tokenizer.tokenize_with_offsets(text)
 
     def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
         """Tokenizes and packs strings, padded to one of the buckets.
 
-        By default each text or pair is truncated to one row.
-
-        Args:
-          strings: A tensor for each name in the attribute `inputs`.
+        `strings` has a tensor for each name in the attribute `inputs`. By
+        default each text or pair is truncated to one row.
         """
         return Rows(self.attention_rows(strings))
 
@@ -216,11 +203,8 @@ class ServingHead:
     ) -> dict[str, tf.Tensor]:
         """Returns the answer to a request; the first axis of each tensor is B.
 
-        By default, adds the outputs for `method` to those of `task.decode`.
-
-        Args:
-          outputs: The model's outputs for `rows.inputs`.
-          rows: The result of `pack` or `ids_rows`.
+        `rows` is the result of `pack` or `ids_rows`. By default, adds the
+        outputs for `method` to those of `task.decode`.
         """
         answer = self.task.decode(outputs, *rows.state.values())
         if self.method == "regress":
@@ -250,9 +234,6 @@ class ServingHead:
 
         `answer` reads the result in place of the model's outputs. By default,
         the result has the outputs that the attribute `outputs` names.
-
-        Args:
-          outputs: The model's outputs for some rows.
         """
         return {name: outputs[name] for name in self.outputs}
 
@@ -263,10 +244,5 @@ class ServingHead:
     def answer_ids(
         self, outputs: Mapping[str, tf.Tensor], rows: Rows
     ) -> dict[str, tf.Tensor]:
-        """Answers a request with token ids; by default, calls `answer`.
-
-        Args:
-          outputs: The model's outputs for `rows.inputs`.
-          rows: The result of `ids_rows`.
-        """
+        """Answers a request with token ids; by default, calls `answer`."""
         return self.answer(outputs, rows)

@@ -259,16 +259,11 @@ def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
     """Marks each token in the window in which the token has the most context.
 
     The context of a token is its distance to the nearer end of the window, plus
-    0.01 times the window's length. In a tie, the first window wins.
+    0.01 times the window's length. In a tie, the first window wins. `tokens`
+    <int32>[R, T] are indices into the `num_tokens` tokens of all paragraphs;
+    for -1, the result <bool>[R, T] is False.
 
     Source: _check_is_max_context (run_squad.py:513-547 of the original).
-
-    Args:
-      tokens: <int32>[R, T], indices into the tokens of all paragraphs, or -1.
-      num_tokens: <int32>[], the number of tokens of all paragraphs.
-
-    Returns:
-      <bool>[R, T], always False for tokens outside the paragraph.
     """
     is_token = tokens >= 0
     left = tf.cumsum(tf.cast(is_token, tf.int32), axis=1, exclusive=True)
@@ -318,13 +313,8 @@ def _find_spans(
 ) -> _Spans:
     """Pairs the best starts of each window with its best ends.
 
-    Spans with equal scores are ordered as in the original BERT code.
-
-    Args:
-      start_logits: <float32>[R, T], padding included.
-      end_logits: <float32>[R, T].
-      rows: The windows.
-      task: The task, with `n_best_size` and `max_answer_length`.
+    Spans with equal scores are ordered as in the original BERT code. The logits
+    are <float32>[R, T], padding included.
     """
     state = rows.state
     if task.mask_padding:
@@ -453,11 +443,9 @@ def _choose(
 ) -> _Chosen:
     """Chooses between the best span and "no answer".
 
-    Args:
-      spans: The spans.
-      scores: <float64>[B, n], from `_n_best_scores`.
-      nulls: <float64>[B], the scores of "no answer"; None for SQuAD 1.1.
-      threshold: The score difference above which "no answer" is chosen.
+    `scores` are the result of `_n_best_scores`, `nulls` <float64>[B] the scores
+    of "no answer", None for SQuAD 1.1. Above the score difference `threshold`,
+    "no answer" is chosen.
     """
     if nulls is None:
         has_span = spans.splits[1:] > spans.splits[:-1]

@@ -68,8 +68,6 @@ class Build(savedmodel.Export):
 def prepare(config: TfliteConfig, origin: str | None = None) -> Build:
     """Loads the model and resolves the head and its settings.
 
-    Args: As for `savedmodel.run`.
-
     Raises:
       UserError: If the flags do not fit the model, or TensorFlow Lite cannot
         run the model.

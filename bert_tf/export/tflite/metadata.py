@@ -103,13 +103,8 @@ def add_metadata(
 ) -> bytes:
     """Returns a .tflite file with metadata; equal arguments give equal bytes.
 
-    Args:
-      content: A .tflite file with one signature, whose inputs are
-        `input_ids`, `input_mask` and `segment_ids`.
-      name: The name of the model.
-      description: A sentence.
-      vocabulary: The vocabulary.
-      labels: The names of the columns of `probabilities`, or ().
+    The inputs of the file's only signature are `input_ids`, `input_mask` and
+    `segment_ids`. `labels` are the names of the columns of `probabilities`.
 
     Raises:
       UserError: If an input is unknown, or `labels` do not fit `probabilities`.

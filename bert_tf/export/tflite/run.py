@@ -97,9 +97,7 @@ class Built:
 
 
 def run(config: TfliteConfig, origin: str | None = None) -> None:
-    """Runs export/tflite.py.
-
-    Args: As for `savedmodel.run`.
+    """Runs export/tflite.py; `savedmodel.run` describes `origin`.
 
     Raises:
       UserError: If a flag, the model or an output of the file is wrong.

@@ -156,10 +156,8 @@ class Call:
     """One call of a signature, and its expected outputs if they are known.
 
     Attributes:
-      signature: The name of the signature.
       inputs: Input name to an array of numbers or bytes objects.
       description: The request in words, such as "batch 0 of 3".
-      expected: The outputs that the call must return, or None.
       repeats: How often to repeat the call to measure its latency.
     """
 
@@ -174,7 +172,6 @@ class Reference:
     """Computes what an export must return.
 
     Args:
-      head: The head.
       model: The training form of the model in float32, built with `OUTPUTS`.
       tolerance: The largest allowed difference of numbers.
       ids_only: Whether the signatures take token ids instead of strings.
@@ -361,9 +358,7 @@ class Reference:
         changes of the model's outputs change it. In a row with a doubtful
         decision, scalars such as the answer's score are doubtful, too.
 
-        Args:
-          answer: The method of the head that computes the answers.
-          rows: The model's inputs, and the state that `answer` reads.
+        `answer` is the method of the head that computes the answers.
         """
         outputs = self._compute(rows.inputs)
         values = {x: t.numpy() for x, t in answer(outputs, rows).items()}
@@ -481,10 +476,7 @@ def warmup_requests(
 ) -> list[Call]:
     """Returns warm-up requests for each bucket, with rows that fill it.
 
-    Args:
-      head: The head.
-      ids_only: Whether the signature takes token ids instead of strings.
-      counts: The sizes of each bucket's requests, in rows, such as (1, 4).
+    Each bucket has a request for each number of rows in `counts`.
     """
     calls = []
     for bucket in head.buckets:
@@ -587,11 +579,6 @@ def of_length(
     """Returns texts of random words with given numbers of tokens.
 
     The words are entries of the vocabulary that tokenize to a single token.
-
-    Args:
-      tokenizer: The tokenizer of the model.
-      lengths: The number of tokens of each text.
-      seed: The seed of the random words.
     """
     tokens = [
         token
@@ -605,12 +592,7 @@ def of_length(
 
 
 def of_vocabulary(tokenizer: BertTokenizer, words_per_text: int) -> list[str]:
-    """Returns texts that contain all entries of the vocabulary.
-
-    Args:
-      tokenizer: The tokenizer of the model.
-      words_per_text: The number of vocabulary entries per text.
-    """
+    """Returns texts that together contain all entries of the vocabulary."""
     mark = vocabulary_lib.CONTINUATION
     words = []
     for token in tokenizer.vocabulary.tokens:

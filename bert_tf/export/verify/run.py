@@ -66,13 +66,7 @@ _LOGITS = "logits"
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The outputs of a call, or its error.
-
-    Attributes:
-      outputs: The outputs by name.
-      error: The error message if the call failed, or None.
-      milliseconds: The time of each repeated call.
-    """
+    """The outputs of a call and the times of repeated calls, or its error."""
 
     outputs: Arrays
     error: str | None = None
@@ -84,7 +78,6 @@ class Check:
     """One check of an export.
 
     Attributes:
-      name: The name of the check.
       detail: The result in words.
       faults: Error messages without final periods; empty if the check passed.
       largest: The largest difference from an expected number, or None.
@@ -98,12 +91,10 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """All checks of an export.
+    """All checks of an export, in the order in which the report lists them.
 
     Attributes:
-      directory: The path of the export.
       source: The path of the model.
-      checks: All checks, in the order in which the report lists them.
       latencies: The median latency in milliseconds for each warm-up request of
         one row; empty if none was timed.
     """
@@ -135,8 +126,7 @@ class Report:
     def to_json(self, lengths: Sequence[int]) -> dict[str, Any]:
         """Returns the part of the report for the model card.
 
-        Args:
-          lengths: The row length of each timed warm-up request.
+        `lengths` has the row length of each timed warm-up request.
         """
         return {
             "latency": {
@@ -181,15 +171,10 @@ def examine(
 ) -> Report:
     """Compares a version directory, published or not, with its model.
 
-    Args:
-      directory: The version directory.
-      artifact: The description of the export.
-      head: The head of the export.
-      model: The training form of the model, built with `reference.OUTPUTS`.
-      source: The path of the model, for the report.
-      num_timings: The number of timed calls per warm-up request of one row.
-      exact_litert: The model as a .tflite file in float32, to check an export
-        with litert/.
+    The model is in its training form, built with `reference.OUTPUTS`; `source`
+    is its path, for the report. Each warm-up request of one row is timed
+    `num_timings` times. `exact_litert` is the model as a .tflite file in
+    float32, to check an export with litert/.
 
     Raises:
       UserError: If the directory has no valid SavedModel.
@@ -242,13 +227,8 @@ def examine_litert(
 ) -> list[Check]:
     """Verifies the litert/ part of an export with the planned calls.
 
-    Args:
-      directory: The version directory.
-      quantization: How the weights are quantized, one of
-        `flags.export.LITERT_QUANTIZATIONS`.
-      calls: The calls, with their expected outputs.
-      warmups: Warm-up requests; requests with `repeats` are timed.
-      exact: The float32 .tflite file of the model, to check quantized exports.
+    Warm-up requests with `repeats` are timed. `exact` is the float32 .tflite
+    file of the model, to check quantized exports.
 
     Raises:
       UserError: If a file of the export cannot be loaded.
@@ -381,11 +361,8 @@ def check_answers(
 ) -> list[Check]:
     """Compares the answers of an export; returns a check for each signature.
 
-    Args:
-      calls: The calls, with their expected outputs.
-      answers: The answers to the calls.
-      client: The name of the client that made the calls.
-      tolerance: As for `Comparison`.
+    `client` is the name of the client that made the calls, and `tolerance` is
+    as for `Comparison`.
     """
     scales = measure_scales(one.expected for one in calls)
     found: dict[str, Comparison] = {}
