@@ -11,7 +11,6 @@ import functools
 import math
 import os
 from collections.abc import Callable
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.servable import DTYPES
+from bert_tf.serving.servable import Arrays
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 
@@ -64,7 +64,7 @@ class Call:
     signature: Signature
     inputs: dict[str, np.ndarray]
     outputs: tuple[str, ...]
-    respond: Callable[[Mapping[str, np.ndarray]], Any] | None = None
+    respond: Callable[[Arrays], Any] | None = None
 
 
 def predict(
@@ -94,7 +94,7 @@ def predict(
     signature.check(inputs)
     outputs = _requested_outputs(signature, request.output_filter)
 
-    def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+    def respond(values: Arrays) -> message.Message:
         response = predict_pb2.PredictResponse(
             model_spec=_model_spec(servable, signature)
         )
@@ -123,7 +123,7 @@ def _examples_call(
     )
     call = build(signature, _examples(request.input, limits))
 
-    def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+    def respond(values: Arrays) -> message.Message:
         return response(
             result=call.respond(values),
             model_spec=_model_spec(servable, signature),
@@ -182,19 +182,15 @@ def _inference(
     signature: Signature,
     examples: np.ndarray,
 ) -> Call:
-    if task.method_name == CLASSIFY:
-        call = _classification(signature, examples)
-        field = "classification_result"
-    elif task.method_name == REGRESS:
-        call = _regression(signature, examples)
-        field = "regression_result"
-    else:
+    if task.method_name not in _METHODS:
         raise errors.unimplemented(
             "Unsupported signature method_name: "
             f"{errors.shortened(task.method_name)}"
         )
+    build, field = _METHODS[task.method_name]
+    call = build(signature, examples)
 
-    def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+    def respond(values: Arrays) -> message.Message:
         return inference_pb2.InferenceResult(
             model_spec=_model_spec(servable, signature),
             **{field: call.respond(values)},
@@ -218,7 +214,7 @@ def _classification(signature: Signature, examples: np.ndarray) -> Call:
             f'of "{_CLASSES}" or "{_SCORES}". Signature was: {signature.name}'
         )
 
-    def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+    def respond(values: Arrays) -> message.Message:
         for name, value in values.items():
             _check_classes(name, value, len(examples))
         shapes = {value.shape[1] for value in values.values()}
@@ -228,15 +224,15 @@ def _classification(signature: Signature, examples: np.ndarray) -> Call:
                 + " vs. ".join(str(x.shape[1]) for x in values.values())
             )
         result = classification_pb2.ClassificationResult()
-        labels = values.get(_CLASSES)
-        scores = values.get(_SCORES)
-        for i in range(len(examples)):
+        shape = [len(examples), *shapes]
+        labels = values.get(_CLASSES, np.full(shape, b"", object))
+        scores = values.get(_SCORES, np.zeros(shape))
+        for pairs in zip(labels, scores, strict=True):
             row = result.classifications.add()
-            for j in range(*shapes):
-                row.classes.add(
-                    label="" if labels is None else _text(labels[i, j]),
-                    score=0 if scores is None else scores[i, j],
-                )
+            for label, score in zip(*pairs, strict=True):
+                # Strings of a proto must be UTF-8, so replace other bytes.
+                text = label.decode("utf-8", "replace")
+                row.classes.add(label=text, score=score)
         return result
 
     return Call(signature, {_INPUTS: examples}, outputs, respond)
@@ -252,7 +248,7 @@ def _regression(signature: Signature, examples: np.ndarray) -> Call:
             f"No regression outputs found in SignatureDef: {signature.name}"
         )
 
-    def respond(values: Mapping[str, np.ndarray]) -> message.Message:
+    def respond(values: Arrays) -> message.Message:
         value = values[_OUTPUTS]
         if value.ndim != 1 and not (value.ndim == 2 and value.shape[1] == 1):
             raise errors.invalid(
@@ -276,6 +272,11 @@ def _regression(signature: Signature, examples: np.ndarray) -> Call:
     return Call(signature, {_INPUTS: examples}, (_OUTPUTS,), respond)
 
 
+# Maps a method to the function for its calls, and to the field of its results.
+_METHODS = {
+    CLASSIFY: (_classification, "classification_result"),
+    REGRESS: (_regression, "regression_result"),
+}
 # Like `predict`, these functions return the call for a request.
 classify = functools.partial(
     _examples_call, _classification, classification_pb2.ClassificationResponse
@@ -323,16 +324,13 @@ def _examples(
     request_input: input_pb2.Input, limits: ServeLimits = _LIMITS
 ) -> np.ndarray:
     """Returns the serialized examples of a request, <string>[batch]."""
-    kind = request_input.WhichOneof("kind")
-    if kind is None:
+    part = getattr(request_input, request_input.WhichOneof("kind") or "", None)
+    if part is None or not part.examples:
         raise errors.invalid("Input is empty.")
-    part = getattr(request_input, kind)
     context = b""
-    if kind == "example_list_with_context":
+    if isinstance(part, input_pb2.ExampleListWithContext):
         # Put the context first, so that the example's features override it.
         context = part.context.SerializeToString()
-    if not part.examples:
-        raise errors.invalid("Input is empty.")
     bodies.check_rows(len(part.examples), limits)
     repeated = len(context) * len(part.examples)
     subject = "The context of all examples"
@@ -374,11 +372,6 @@ def _model_spec(servable: Servable, signature: Signature):
     )
     spec.version.value = servable.version
     return spec
-
-
-def _text(label: bytes) -> str:
-    # String fields of a proto must be UTF-8, so other bytes are replaced.
-    return label.decode("utf-8", "replace")
 
 
 _WARMUP_CALLS = {
@@ -476,8 +469,8 @@ def _to_array(
         "max_tensor_bytes",
         f"tensor parsing error: {name}: the shape {list(shape)}",
     )
-    if dtype == tf.string:
-        return _strings(name, proto.string_val, size).reshape(shape)
+    if size and dtype == tf.string and not proto.string_val:
+        return np.full(shape, b"", object)
     try:
         return tf.make_ndarray(proto)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -525,20 +518,6 @@ def _num_bytes(
     if dtype != tf.string:
         return size * dtype.size
     values = proto.string_val
-    repeated = size - len(values) if values else 0
-    return (
-        size * _STRING_BYTES
-        + sum(map(len, values))
-        + (repeated * len(values[-1]) if repeated > 0 else 0)
-    )
-
-
-def _strings(name: str, values, size: int) -> np.ndarray:
-    """Returns `size` strings; repeats the last value for missing strings."""
-    values = list(values)
-    if len(values) > size:
-        raise _unreadable(name, f"{len(values)} strings for {size} places")
-    last = values[-1] if values else b""
-    array = np.empty(size, object)
-    array[:] = values + [last] * (size - len(values))
-    return array
+    # The last string is repeated for missing strings.
+    repeated = max(0, size - len(values)) * len(values[-1]) if values else 0
+    return size * _STRING_BYTES + sum(map(len, values)) + repeated

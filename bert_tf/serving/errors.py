@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from bert_tf.flags.serve import ServeLimits
 
-# HTTP statuses by TensorFlow's codes (http_server.cc of TensorFlow Serving).
+# HTTP statuses by TensorFlow's codes (http_server.cc of TensorFlow Serving);
+# other codes have the status 500.
 _HTTP_STATUS = {
     tf.errors.CANCELLED: 499,
-    tf.errors.UNKNOWN: 500,
     tf.errors.INVALID_ARGUMENT: 400,
     tf.errors.DEADLINE_EXCEEDED: 504,
     tf.errors.NOT_FOUND: 404,
@@ -23,9 +23,7 @@ _HTTP_STATUS = {
     tf.errors.ABORTED: 409,
     tf.errors.OUT_OF_RANGE: 400,
     tf.errors.UNIMPLEMENTED: 501,
-    tf.errors.INTERNAL: 500,
     tf.errors.UNAVAILABLE: 503,
-    tf.errors.DATA_LOSS: 500,
 }
 # Maximum characters of a name and of a message. The rest is cut, because gRPC
 # drops an answer with a very long message.
@@ -47,8 +45,10 @@ class RequestError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.http_status = _HTTP_STATUS[code]
-        self.message = _encodable(_cut(message, _MAX_MESSAGE))
+        self.http_status = _HTTP_STATUS.get(code, 500)
+        # Escape surrogates, which UTF-8 cannot encode.
+        cut = _cut(message, _MAX_MESSAGE)
+        self.message = cut.encode(errors="backslashreplace").decode()
 
     @property
     def code_name(self) -> str:
@@ -114,11 +114,6 @@ def shortened(name: str) -> str:
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[:length] + "..."
-
-
-def _encodable(text: str) -> str:
-    """Escapes the surrogates in a text, which UTF-8 cannot encode."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def from_exception(error: BaseException) -> RequestError:

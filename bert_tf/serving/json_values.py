@@ -23,6 +23,7 @@ from tensorflow_serving.apis import regression_pb2
 
 from bert_tf.serving import errors
 from bert_tf.serving.servable import DTYPES
+from bert_tf.serving.servable import Arrays
 from bert_tf.serving.servable import Signature
 
 _B64 = "b64"
@@ -160,14 +161,11 @@ def read_examples(document: Mapping[str, Any]) -> input_pb2.Input:
         )
     if not examples:
         raise _invalid(document, f"'{_EXAMPLES}' value is an empty array")
-    protos = [_example(example) for example in examples]
-    if _CONTEXT in document:
-        return input_pb2.Input(
-            example_list_with_context=input_pb2.ExampleListWithContext(
-                examples=protos, context=_example(document[_CONTEXT])
-            )
-        )
-    return input_pb2.Input(example_list=input_pb2.ExampleList(examples=protos))
+    lists = {"examples": map(_example, examples)}
+    if _CONTEXT not in document:
+        return input_pb2.Input(example_list=lists)
+    lists["context"] = _example(document[_CONTEXT])
+    return input_pb2.Input(example_list_with_context=lists)
 
 
 def write_classifications(
@@ -178,18 +176,14 @@ def write_classifications(
         [[item.label, _number(item.score)] for item in row.classes]
         for row in result.classifications
     ]
-    return _dump_results(rows, [score for row in rows for _, score in row])
+    numbers = [score for row in rows for _, score in row]
+    return dump({"results": rows}, not np.isfinite(numbers).all())
 
 
 def write_regressions(result: regression_pb2.RegressionResult) -> bytes:
     """Returns the response to `regress`."""
     values = [_number(item.value) for item in result.regressions]
-    return _dump_results(values, values)
-
-
-def _dump_results(results: list, numbers: list[float]) -> bytes:
-    has_nan = not np.isfinite(numbers).all()
-    return dump({"results": results}, has_nan)
+    return dump({"results": values}, not np.isfinite(values).all())
 
 
 def _number(value: float) -> float:
@@ -226,44 +220,33 @@ def require_utf8(name: str, what: str) -> str:
 
 def _add(feature: tf.train.Feature, name: str, value: Any) -> None:
     """Adds a value to a feature; all values of a feature must have one type."""
-    is_bytes = isinstance(value, dict)
-    if (
-        value is None
-        or isinstance(value, list)
-        or (is_bytes and not is_b64(value))
-    ):
-        raise errors.invalid(
-            f"Feature: {name} has element with unexpected JSON type: "
-            f"{type_name(value)}"
-        )
     if isinstance(value, bool | int):
         if value not in _INT64:
             raise errors.invalid(
                 f"Feature: {name} has uint64 element. Only int64 is supported."
             )
-        _require_kind(feature, name, "int64_list")
-        feature.int64_list.value.append(int(value))
+        kind, value = "int64_list", int(value)
     elif isinstance(value, float):
-        _require_kind(feature, name, "float_list")
         if np.isfinite(value) and abs(value) > float(np.finfo(np.float32).max):
             raise errors.invalid(
                 f"Cannot convert JSON value: {value} to float without loss of "
                 "precision."
             )
-        feature.float_list.value.append(value)
+        kind = "float_list"
+    elif isinstance(value, str) or is_b64(value):
+        kind, value = "bytes_list", _string(value)
     else:
-        _require_kind(feature, name, "bytes_list")
-        content = decode_b64(value) if is_bytes else encode(value)
-        feature.bytes_list.value.append(content)
-
-
-def _require_kind(feature: tf.train.Feature, name: str, kind: str) -> None:
-    if feature.WhichOneof("kind") not in (None, kind):
-        expected = feature.WhichOneof("kind").removesuffix("_list")
+        raise errors.invalid(
+            f"Feature: {name} has element with unexpected JSON type: "
+            f"{type_name(value)}"
+        )
+    expected = feature.WhichOneof("kind")
+    if expected not in (None, kind):
         raise errors.invalid(
             f"Unexpected element type in feature: {name} expecting type: "
-            f"{expected}"
+            f"{expected.removesuffix('_list')}"
         )
+    getattr(feature, kind).value.append(value)
 
 
 def signature_name(document: Mapping[str, Any]) -> str:
@@ -312,25 +295,27 @@ def _from_rows(
     if not rows:
         raise _invalid(document, f"No values in '{_ROWS}' array")
     if not _is_object(rows[0]):
-        if len(signature.inputs) > 1:
-            raise errors.invalid(
-                "instances is a plain list, but expecting list of objects as "
-                "multiple input tensors required as per tensorinfo_map"
-            )
+        _check_single(signature, "instances is a plain list", "list of objects")
         for i, row in enumerate(rows):
             if _is_object(row):
                 raise errors.invalid(
                     "Expecting value/list but got object at item "
                     f"{i} of input list"
                 )
-        (name,) = signature.inputs
-        return {name: _tensor(rows, signature.inputs[name].dtype)}
+        return _tensors(rows, signature)
     for i, row in enumerate(rows):
         _check_row(i, row, signature)
-    return {
-        name: _tensor([row[name] for row in rows], spec.dtype, name)
-        for name, spec in signature.inputs.items()
-    }
+    columns = {x: [row[x] for row in rows] for x in signature.inputs}
+    return _tensors(columns, signature)
+
+
+def _check_single(signature: Signature, received: str, expected: str) -> None:
+    """Checks that one plain value is enough for the inputs."""
+    if len(signature.inputs) > 1:
+        raise errors.invalid(
+            f"{received}, but expecting {expected} as multiple input tensors "
+            "required as per tensorinfo_map"
+        )
 
 
 def _check_row(i: int, row: Any, signature: Signature) -> None:
@@ -356,36 +341,29 @@ def _check_row(i: int, row: Any, signature: Signature) -> None:
 
 def _from_columns(value: Any, signature: Signature) -> dict[str, np.ndarray]:
     if not _is_object(value):
-        if len(signature.inputs) > 1:
-            raise errors.invalid(
-                "inputs is a plain value/list, but expecting an object as "
-                "multiple input tensors required as per tensorinfo_map"
-            )
-        (name,) = signature.inputs
-        return {name: _tensor(value, signature.inputs[name].dtype)}
+        _check_single(signature, "inputs is a plain value/list", "an object")
+        return _tensors(value, signature)
     for name in signature.inputs:
         if name not in value:
             raise errors.invalid(
                 f"Missing named input: {name} in 'inputs' object."
             )
-    return {
-        name: _tensor(value[name], spec.dtype, name)
-        for name, spec in signature.inputs.items()
-    }
+    return _tensors(value, signature)
 
 
-def _tensor(value: Any, dtype: tf.DType, name: str = "") -> np.ndarray:
-    """Converts nested lists to a tensor; errors name the input.
-
-    Raises:
-      RequestError: If the lists are ragged or their values have another type.
-    """
-    try:
-        return _from_lists(value, dtype)
-    except errors.RequestError as error:
-        if not name or error.code_name != "INVALID_ARGUMENT":
-            raise
-        raise errors.invalid(f"Input {name!r}: {error.message}") from error
+def _tensors(values: Any, signature: Signature) -> dict[str, np.ndarray]:
+    """Converts nested lists, by input or for the only input, to tensors."""
+    tensors = {}
+    is_named = _is_object(values)
+    for name, spec in signature.inputs.items():
+        try:
+            value = values[name] if is_named else values
+            tensors[name] = _from_lists(value, spec.dtype)
+        except errors.RequestError as error:
+            if not is_named or error.code_name != "INVALID_ARGUMENT":
+                raise
+            raise errors.invalid(f"Input {name!r}: {error.message}") from error
+    return tensors
 
 
 def _from_lists(value: Any, dtype: tf.DType) -> np.ndarray:
@@ -450,17 +428,15 @@ def _check_digits(
 ) -> None:
     """Raises `RequestError` if integers are too large or floats overflow."""
     limit = _MAX_WHOLE[dtype]
-    for value in values:
-        if type(value) is int and abs(value) > limit:
-            break
-    else:
-        if np.isfinite(array).all():
+    large = (x for x in values if type(x) is int and abs(x) > limit)
+    value = next(large, None)
+    if value is None:
+        is_lost = np.isinf(array)
+        if is_lost.any():
+            is_lost &= np.isfinite(np.array(values, np.float64))
+        if not is_lost.any():
             return
-        finite = np.isfinite(np.array(values, np.float64))
-        lost = np.flatnonzero(finite & ~np.isfinite(array))
-        if not lost.size:
-            return
-        value = values[lost[0]]
+        value = values[is_lost.argmax()]
     kind = "float" if dtype == tf.float32 else "double"
     raise errors.invalid(
         f"Cannot convert JSON value: {shown(value)} to {kind} without loss of "
@@ -491,14 +467,8 @@ def _first_not(values: Sequence[Any], *types: type) -> Any:
     return next(value for value in values if type(value) not in types)
 
 
-def write_predictions(
-    outputs: Mapping[str, np.ndarray], by_rows: bool
-) -> bytes:
-    """Returns the response to a `predict` request, in row or column format.
-
-    Raises:
-      RequestError: If the format cannot represent the outputs.
-    """
+def write_predictions(outputs: Arrays, by_rows: bool) -> bytes:
+    """Returns the response to a `predict` request, in row or column format."""
     if not outputs:
         raise errors.invalid("Cannot convert empty tensor map to JSON")
     if by_rows:
@@ -524,19 +494,17 @@ def write_predictions(
     return dump({key: predictions}, has_nan)
 
 
-def _check_rows(outputs: Mapping[str, np.ndarray]) -> None:
-    sizes = {}
+def _check_rows(outputs: Arrays) -> None:
+    first = next(iter(outputs.values()))
     for name, value in outputs.items():
         if not value.ndim:
             raise errors.invalid(
                 f"Tensor name: {name} has no shape information "
             )
-        sizes[name] = len(value)
-        expected = next(iter(sizes.values()))
-        if len(value) != expected:
+        if len(value) != len(first):
             raise errors.invalid(
                 f"Tensor name: {name} has inconsistent batch size: "
-                f"{len(value)} expecting: {expected}"
+                f"{len(value)} expecting: {len(first)}"
             )
 
 
