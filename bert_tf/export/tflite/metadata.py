@@ -60,7 +60,7 @@ _METADATA_IDENTIFIER = b"M001"
 # The first version of the schema that has BertTokenizerOptions.
 _MIN_PARSER_VERSION = "1.1.0"
 # Values of the enum AssociatedFileType in the schema.
-_TENSOR_AXIS_LABELS = 2
+_AXIS_LABELS = 2
 _VOCABULARY = 5
 # Types of the unions ContentProperties and ProcessUnitOptions in the schema.
 _FEATURE_PROPERTIES = 1
@@ -89,8 +89,9 @@ def describe(content: bytes, build: Build) -> bytes:
         f"quantization {build.config.quantization}. It was trained on text "
         f"{case}, {accents} accents."
     )
+    labels = build.head.labels
     return add_metadata(
-        content, stem, description, tokenizer.vocabulary, build.head.labels
+        content, stem, description, tokenizer.vocabulary, labels
     )
 
 
@@ -107,7 +108,7 @@ def add_metadata(
     `segment_ids`. `labels` are the names of the columns of `probabilities`.
 
     Raises:
-      UserError: If an input is unknown, or `labels` do not fit `probabilities`.
+      UserError: If `labels` do not fit `probabilities`.
     """
     model = schema.ModelT.InitFromPackedBuf(content, 0)
     signature, subgraph = model.signatureDefs[0], model.subgraphs[0]
@@ -115,15 +116,15 @@ def add_metadata(
     associated = {VOCAB_FILE: vocabulary.to_text()}
     if labels:
         associated[LABELS_FILE] = "".join(f"{label}\n" for label in labels)
-    tokenizer = {0: [_file_table(VOCAB_FILE, "The pieces.", _VOCABULARY)]}
+    # A table AssociatedFile for each file.
+    tokenizer = {0: [{0: VOCAB_FILE, 1: "The pieces.", 2: _VOCABULARY}]}
     graph = {  # SubGraphMetadata
         2: [
             _tensor_table(_INPUTS, key)
             for key in _in_order(signature.inputs, subgraph.inputs)
         ],
         3: [
-            # Outputs without an entry in `_OUTPUTS` get this description.
-            _tensor_table({key: (key, "An answer.")} | _OUTPUTS, key, labels)
+            _tensor_table(_OUTPUTS, key, labels)
             for key in _in_order(signature.outputs, subgraph.outputs)
         ],
         5: [{0: _BERT_TOKENIZER_OPTIONS, 1: tokenizer}],  # ProcessUnit
@@ -152,12 +153,6 @@ def _check_labels(tensors, subgraph, labels: Sequence[str]) -> None:
     if not labels:
         return
     indices = {x.name.decode(): x.tensorIndex for x in tensors}
-    if _PROBABILITIES not in indices:
-        raise UserError(
-            f"A file with labels must have the output {_PROBABILITIES}. "
-            f"Received: {len(labels)} labels and the outputs "
-            f"{', '.join(indices)}."
-        )
     size = subgraph.tensors[indices[_PROBABILITIES]].shape[-1]
     if size != len(labels):
         raise UserError(
@@ -165,14 +160,12 @@ def _check_labels(tensors, subgraph, labels: Sequence[str]) -> None:
             f"have a label. Received: {len(labels)} labels; correct `labels` "
             "in task.json."
         )
-    for label in labels:
-        if not label:
-            raise UserError(
-                "Labels must not be empty, as the Task Library skips empty "
-                f"lines of {LABELS_FILE} and would shift later labels. "
-                f"Received: {', '.join(map(repr, labels))}; rename it in "
-                "task.json."
-            )
+    if not all(labels):
+        raise UserError(
+            "Labels must not be empty, as the Task Library skips empty lines "
+            f"of {LABELS_FILE} and would shift later labels. Received: "
+            f"{', '.join(map(repr, labels))}; rename it in task.json."
+        )
 
 
 def _tensor_table(
@@ -180,12 +173,7 @@ def _tensor_table(
     key: str,
     labels: Sequence[str] = (),
 ) -> _Table:
-    if key not in descriptions:
-        raise UserError(
-            f"Metadata support the tensors {', '.join(descriptions)}. "
-            f"Received: a file with {key}."
-        )
-    name, description = descriptions[key]
+    name, description = descriptions.get(key, (key, "An answer."))
     table = {  # TensorMetadata
         0: name,
         1: description,
@@ -195,14 +183,9 @@ def _tensor_table(
     if key == _PROBABILITIES:
         table[5] = {0: [1.0], 1: [0.0]}  # Maximum and minimum.
         if labels:
-            table[6] = [
-                _file_table(LABELS_FILE, "The labels.", _TENSOR_AXIS_LABELS)
-            ]
+            # A table AssociatedFile for each file.
+            table[6] = [{0: LABELS_FILE, 1: "The labels.", 2: _AXIS_LABELS}]
     return table
-
-
-def _file_table(name: str, description: str, kind: int) -> _Table:
-    return {0: name, 1: description, 2: kind}  # AssociatedFile
 
 
 class _Builder(flatbuffers.Builder):
