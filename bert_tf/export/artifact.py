@@ -6,14 +6,12 @@ version, and `publish` prints how to use the version.
 """
 
 import collections
-import contextlib
 import dataclasses
 import json
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -204,21 +202,6 @@ def _versions(output_dir: str, pattern: re.Pattern[str]) -> list[int]:
         return []
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(output_dir)]
     return [int(name) for name in names if pattern.fullmatch(name)]
-
-
-@contextlib.contextmanager
-def write_version(output_dir: str, version: int) -> Iterator[str]:
-    """Yields a temporary directory that becomes the version on success.
-
-    A killed process leaves the temporary directory. No server loads such a
-    directory, as its name is no number. The next export removes the directory.
-
-    Raises:
-      UserError: If another process created the version meanwhile.
-    """
-    final = os.path.join(output_dir, str(version))
-    with files.atomic_directory(final, replace=False) as temporary:
-        yield temporary
 
 
 def read_graph(version_directory: str) -> meta_graph_pb2.MetaGraphDef:

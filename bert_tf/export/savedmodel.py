@@ -147,8 +147,10 @@ def write(
                 command=command,
                 litert=None if ids_only else config.quantization_of_litert,
             )
+            final = os.path.join(output_dir, str(version))
+            # Servers load no directory whose name is not a number.
             temporary = stack.enter_context(
-                artifacts.write_version(output_dir, version)
+                files.atomic_directory(final, replace=False)
             )
             exact_litert = None
             with terminal.below(logging.WARNING):
@@ -160,7 +162,7 @@ def write(
                         export.head, export.fuse("float32")
                     ).save(temporary, artifact.litert)
             example = complete(temporary, artifact, export, exact_litert)
-            made[os.path.join(output_dir, str(version))] = artifact, example
+            made[final] = artifact, example
     return made
 
 

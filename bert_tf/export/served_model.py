@@ -15,6 +15,7 @@ from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.serve import ServeConfig
+from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import paths
 
@@ -117,11 +118,12 @@ def _export(path: str, name: str, config: ServeConfig) -> str:
 
 def _key(path: str, *settings: str) -> str:
     """Returns a hash of the model's files, settings and package versions."""
+    folder = path
     if os.path.isdir(path):
         names = [
-            os.path.join(folder, file)
-            for folder, _, inner in os.walk(path)
-            for file in inner
+            os.path.join(inner, file)
+            for inner, _, own in os.walk(path)
+            for file in own
         ]
     else:  # A prefix or file, with configuration and vocabulary in its folder.
         folder, prefix = os.path.split(path)
@@ -134,9 +136,7 @@ def _key(path: str, *settings: str) -> str:
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             digest.update(importlib.metadata.version(package).encode())
-    start = os.path.dirname(path) if not os.path.isdir(path) else path
     for file in sorted(filter(os.path.isfile, names)):
-        digest.update(os.path.relpath(file, start or ".").encode())
-        with open(file, "rb") as contents:
-            digest.update(hashlib.file_digest(contents, "sha256").digest())
+        digest.update(os.path.relpath(file, folder or ".").encode())
+        digest.update(files.sha256(file).encode())
     return digest.hexdigest()[:32]

@@ -32,6 +32,7 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.io import files
 from bert_tf.modeling import layouts
 from bert_tf.serving import litert
+from bert_tf.tasks.task import TensorMap
 
 FILE = "saved_model.pb"
 SERVING = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
@@ -55,7 +56,6 @@ OUTPUTS_OF_METHOD = {
 
 _STATE_PREFIX = "state_"
 
-_Tensors = Mapping[str, tf.Tensor]
 _Specs = dict[str, tf.TensorSpec]
 
 _Condense = Callable[[Mapping[str, Any]], dict[str, tf.Tensor]]
@@ -158,7 +158,7 @@ class ServingModule:
             )
         return functions
 
-    def _answer_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
+    def _answer_strings(self, strings: TensorMap) -> dict[str, tf.Tensor]:
         rows = self._head.pack(check_rows(strings))
         outputs = compute(
             self._model,
@@ -185,9 +185,7 @@ class ServingModule:
         }
 
 
-def for_predict(
-    head: ServingHead, answer: Mapping[str, tf.Tensor]
-) -> dict[str, tf.Tensor]:
+def for_predict(head: ServingHead, answer: TensorMap) -> dict[str, tf.Tensor]:
     """Returns an answer without outputs that only `head.method` returns."""
     others = OUTPUTS_OF_METHOD.get(head.method, ())
     return {x: t for x, t in answer.items() if x not in others}
@@ -196,7 +194,7 @@ def for_predict(
 def answer_ids(
     head: ServingHead,
     model: keras.Model,
-    inputs: _Tensors,
+    inputs: TensorMap,
     unpad: bool = False,
     max_rows_at_once: int | None = None,
 ) -> dict[str, tf.Tensor]:
@@ -209,7 +207,7 @@ def answer_ids(
 
 
 def answer_ids_in_numbers(
-    head: ServingHead, model: keras.Model, inputs: _Tensors
+    head: ServingHead, model: keras.Model, inputs: TensorMap
 ) -> dict[str, tf.Tensor]:
     """Returns the numeric outputs of `answer_ids`."""
     # Compute all rows in one call: several calls would need a loop in the
@@ -218,7 +216,7 @@ def answer_ids_in_numbers(
     return {x: t for x, t in answer.items() if t.dtype != tf.string}
 
 
-def check_rows(inputs: _Tensors) -> dict[str, tf.Tensor]:
+def check_rows(inputs: TensorMap) -> dict[str, tf.Tensor]:
     """Returns inputs after checking that all have the same number of rows.
 
     Without this check, a single `text_pair` would be paired with each text.
@@ -238,17 +236,24 @@ def check_rows(inputs: _Tensors) -> dict[str, tf.Tensor]:
     )
 
 
-def check_segments(model: keras.Model, inputs: _Tensors) -> tf.Operation:
+def check_segments(model: keras.Model, inputs: TensorMap) -> tf.Operation:
     """Asserts that segment ids are valid: invalid ids would embed as zeros."""
-    ids, last = inputs["segment_ids"], model.bert_config.type_vocab_size - 1
-    expected = f"`segment_ids` must be from 0 to {last}."
+    last = model.bert_config.type_vocab_size - 1
+    return _assert_between(inputs["segment_ids"], 0, last, "`segment_ids`")
+
+
+def _assert_between(
+    values: tf.Tensor, least: int, most: int, subject: str
+) -> tf.Operation:
     return tf.debugging.assert_equal(
-        ids, tf.clip_by_value(ids, 0, last), expected
+        values,
+        tf.clip_by_value(values, least, most),
+        f"{subject} must be from {least} to {most}.",
     )
 
 
 def after(
-    checks: list[tf.Operation], tensors: _Tensors
+    checks: list[tf.Operation], tensors: TensorMap
 ) -> dict[str, tf.Tensor]:
     """Returns tensors that are computed only if assertions hold."""
     with tf.control_dependencies(checks):
@@ -297,7 +302,7 @@ def tokenize(head: ServingHead, text: tf.Tensor) -> dict[str, tf.Tensor]:
 
 def compute(
     model: keras.Model,
-    inputs: Mapping[str, tf.Tensor],
+    inputs: TensorMap,
     max_rows_at_once: int | tf.Tensor | None = None,
     condense: _Condense = dict,
     unpad: bool = False,
@@ -508,7 +513,7 @@ class LitertModule:
             specs[key] = tf.TensorSpec(shape, spec.dtype, key)
         return specs
 
-    def _pack_strings(self, strings: _Tensors) -> dict[str, tf.Tensor]:
+    def _pack_strings(self, strings: TensorMap) -> dict[str, tf.Tensor]:
         rows = self._head.pack(check_rows(strings))
         return _flatten(rows, self._head.reads_padding)
 
@@ -524,11 +529,12 @@ class LitertModule:
         # Clients expect an output for each id, so padding is computed, too.
         return _flatten(rows, whole=has_token_outputs)
 
-    def _check_ids(self, inputs: _Tensors) -> list[tf.Operation]:
+    def _check_ids(self, inputs: TensorMap) -> list[tf.Operation]:
         """Returns assertions with clearer messages than LiteRT's own."""
         config = self._model.bert_config
         ids = inputs[INPUT_IDS.name]
         shape = tf.shape(ids)
+        longest = config.max_position_embeddings
         checks = [
             tf.debugging.assert_equal(
                 tf.shape(x),
@@ -537,25 +543,12 @@ class LitertModule:
             )
             for name, x in inputs.items()
         ]
-        longest = config.max_position_embeddings
-        checks += [
-            tf.debugging.assert_less_equal(
-                shape[-1], longest, f"Rows must have at most {longest} tokens."
-            ),
-            tf.debugging.assert_positive(
-                shape[-1], "Rows must have at least one token."
-            ),
-            tf.debugging.assert_non_negative(
-                ids, "`input_ids` must not be negative."
-            ),
-            tf.debugging.assert_less(
-                ids,
-                config.vocab_size,
-                f"`input_ids` must be less than {config.vocab_size}.",
-            ),
-            check_segments(self._model, inputs),
-        ]
-        return checks
+        for values, least, most, subject in (
+            (shape[-1], 1, longest, "The number of tokens of a row"),
+            (ids, 0, config.vocab_size - 1, "`input_ids`"),
+        ):
+            checks.append(_assert_between(values, least, most, subject))
+        return [*checks, check_segments(self._model, inputs)]
 
     def _compute(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns what `condense` keeps, for inputs <int32>[R, T] or [R, P]."""
@@ -566,7 +559,7 @@ class LitertModule:
         kept = self._head.condense(self._model(inputs, training=False))
         return {name: tf.squeeze(x, 1) for name, x in kept.items()}
 
-    def _restore(self, values: _Tensors) -> tuple[dict, Rows]:
+    def _restore(self, values: TensorMap) -> tuple[dict, Rows]:
         """Returns the model's outputs and the rows that `_flatten` received."""
         rows = Rows(
             {name: values[name] for name in self._model_inputs},
@@ -600,7 +593,7 @@ def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
     return tf.where((last == 0) | whole, length, last)
 
 
-def _strip(values: _Tensors, prefix: str) -> dict[str, tf.Tensor]:
+def _strip(values: TensorMap, prefix: str) -> dict[str, tf.Tensor]:
     return {
         name.removeprefix(prefix): x
         for name, x in values.items()

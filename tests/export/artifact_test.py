@@ -47,9 +47,13 @@ class VersionDirectoryTest(tf.test.TestCase):
         self.path = os.path.join(self.create_tempdir().full_path, "a", "served")
 
     def _write(self, version, contents):
-        with artifacts.write_version(self.path, version) as temporary:
+        with self._version(version) as temporary:
             with open(os.path.join(temporary, "file"), "w") as file:
                 file.write(contents)
+
+    def _version(self, version):
+        path = os.path.join(self.path, str(version))
+        return files.atomic_directory(path, replace=False)
 
     def _read(self, version):
         path = os.path.join(self.path, str(version), "file")
@@ -76,7 +80,7 @@ class VersionDirectoryTest(tf.test.TestCase):
 
     def test_a_failed_export_leaves_no_files(self):
         with self.assertRaises(KeyboardInterrupt):
-            with artifacts.write_version(self.path, 3) as temporary:
+            with self._version(3) as temporary:
                 os.makedirs(os.path.join(temporary, "variables"))
                 raise KeyboardInterrupt
         self.assertFalse(os.path.exists(self.path))
@@ -92,7 +96,7 @@ class VersionDirectoryTest(tf.test.TestCase):
 
     def test_keeps_versions_of_other_processes(self):
         with self.assertRaisesRegex(UserError, "meanwhile"):
-            with artifacts.write_version(self.path, 1):
+            with self._version(1):
                 self._write(1, "theirs")
         self.assertEqual(self._read(1), "theirs")
         self.assertEqual(os.listdir(self.path), ["1"])

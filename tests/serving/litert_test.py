@@ -224,11 +224,11 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
         vocab_size = len(tiny_model.TOKENS)
         longest = tiny_model.CONFIG.max_position_embeddings
         bad = [
-            ("less than", {"input_ids": [[vocab_size] * 9]}),
-            ("must not be negative", {"input_ids": [[-1] * 9]}),
+            ("`input_ids` must", {"input_ids": [[vocab_size] * 9]}),
+            ("`input_ids` must", {"input_ids": [[-1] * 9]}),
             ("must have the shape of `input_ids`", {"input_mask": [[1] * 8]}),
-            (f"at most {longest} ", dict.fromkeys(good, [[1] * (longest + 1)])),
-            ("at least one ", dict.fromkeys(good, [[]])),
+            (f"1 to {longest}", dict.fromkeys(good, [[1] * (longest + 1)])),
+            (f"1 to {longest}", dict.fromkeys(good, [[]])),
             ("`segment_ids` must", {"segment_ids": [[2] * 9]}),
             ("`segment_ids` must", {"segment_ids": [[-1] * 9]}),
         ]

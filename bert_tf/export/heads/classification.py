@@ -8,7 +8,6 @@ Shapes:
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 from typing import Self
 
@@ -19,6 +18,7 @@ from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry
 from bert_tf.tasks.task import Task
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text import packing
 from bert_tf.text import windows as text_windows
 
@@ -67,7 +67,7 @@ class Classification(ServingHead):
             else doc_stride,
         )
 
-    def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
+    def pack(self, strings: TensorMap) -> Rows:
         """Packs texts or pairs, cutting long ones into windows."""
         if self.doc_stride is None:
             return super().pack(strings)
@@ -79,7 +79,7 @@ class Classification(ServingHead):
         return Rows(inputs, {"texts": windows.texts})
 
     def answer_ids(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+        self, outputs: TensorMap, rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns the outputs of `answer` and `logits`."""
         return self.answer(outputs, rows) | {"logits": outputs["logits"]}
@@ -122,9 +122,7 @@ class MultipleChoice(ServingHead):
             for name, spec in super().ids_specs().items()
         }
 
-    def pack(
-        self, strings: Mapping[str, tf.Tensor], by_tokens: bool = False
-    ) -> Rows:
+    def pack(self, strings: TensorMap, by_tokens: bool = False) -> Rows:
         """Packs each choice after its text, truncating the longer one first.
 
         With `by_tokens`, finds missing texts and choices by their number of

@@ -26,6 +26,7 @@ from bert_tf.features import INPUT_MASK
 from bert_tf.features import SEGMENT_IDS
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.tasks import registry
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import BertTokenizer
 
@@ -168,9 +169,7 @@ class ServingHead:
             for name in _MODEL_INPUTS
         }
 
-    def attention_rows(
-        self, strings: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def attention_rows(self, strings: TensorMap) -> dict[str, tf.Tensor]:
         """Returns the rows for the signature `attention`, one per text.
 
         By default texts or pairs are truncated. The rows are `input_ids`,
@@ -190,7 +189,7 @@ class ServingHead:
         """
         return self.tokenizer.tokenize_with_offsets(text)
 
-    def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
+    def pack(self, strings: TensorMap) -> Rows:
         """Tokenizes and packs strings, padded to one of the buckets.
 
         `strings` has a tensor for each name in the attribute `inputs`. By
@@ -198,9 +197,7 @@ class ServingHead:
         """
         return Rows(self.attention_rows(strings))
 
-    def answer(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> dict[str, tf.Tensor]:
+    def answer(self, outputs: TensorMap, rows: Rows) -> dict[str, tf.Tensor]:
         """Returns the answer to a request; the first axis of each tensor is B.
 
         `rows` is the result of `pack` or `ids_rows`. By default, adds the
@@ -218,14 +215,8 @@ class ServingHead:
         classes = tf.broadcast_to(names, shape)
         return answer | {"classes": classes, "scores": probs}
 
-    def rows_at_once(
-        self, inputs: Mapping[str, tf.Tensor]
-    ) -> int | tf.Tensor | None:
-        """Returns the maximum number of rows per call, <int32>[]; None for all.
-
-        Args:
-          inputs: The inputs of the model.
-        """
+    def rows_at_once(self, inputs: TensorMap) -> int | tf.Tensor | None:
+        """Returns the maximum rows per call, <int32>[], or None for all."""
         del inputs  # Only `FillMask` needs more memory for some inputs.
         return self.max_rows_at_once
 
@@ -237,12 +228,12 @@ class ServingHead:
         """
         return {name: outputs[name] for name in self.outputs}
 
-    def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
+    def ids_rows(self, inputs: TensorMap) -> Rows:
         """Returns the rows for token ids, the tensors of `ids_specs`."""
         return Rows(dict(inputs))
 
     def answer_ids(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+        self, outputs: TensorMap, rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Answers a request with token ids; by default, calls `answer`."""
         return self.answer(outputs, rows)

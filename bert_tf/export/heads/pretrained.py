@@ -26,6 +26,7 @@ from bert_tf.inference import fill_mask
 from bert_tf.modeling import heads
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.task import ClassificationTask
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text import packing
 from bert_tf.text.vocabulary import MASK
 
@@ -76,7 +77,7 @@ class FillMask(ServingHead):
         parts = source.parts(preserve_special_tokens=False)
         return cls(*parts, source.config.top_k)
 
-    def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
+    def pack(self, strings: TensorMap) -> Rows:
         """Packs texts, in which "[MASK]" is one token."""
         tokens = fill_mask.tokenize(self.tokenizer, strings["text"])
         return self.ids_rows(
@@ -106,7 +107,7 @@ class FillMask(ServingHead):
             fill_mask.join(parts, _move(ends, begins), begins),
         )
 
-    def rows_at_once(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def rows_at_once(self, inputs: TensorMap) -> tf.Tensor:
         """Returns the maximum number of rows: few if they have many [MASK]s."""
         most = tf.maximum(tf.shape(inputs[fill_mask.POSITIONS])[1], 1)
         of_row = most * len(self.tokenizer.vocabulary)
@@ -119,7 +120,7 @@ class FillMask(ServingHead):
         )
         return {_IDS: ids, _PROBABILITIES: probs}
 
-    def ids_rows(self, inputs: Mapping[str, tf.Tensor]) -> Rows:
+    def ids_rows(self, inputs: TensorMap) -> Rows:
         """Returns rows with the positions of their [MASK]s."""
         positions, is_mask = fill_mask.find_masks(
             inputs, self.tokenizer.vocabulary
@@ -128,15 +129,11 @@ class FillMask(ServingHead):
             {**inputs, fill_mask.POSITIONS: positions}, {_IS_MASK: is_mask}
         )
 
-    def attention_rows(
-        self, strings: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def attention_rows(self, strings: TensorMap) -> dict[str, tf.Tensor]:
         """Returns one packed row for each text."""
         return self.pack(strings).inputs
 
-    def answer(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> dict[str, tf.Tensor]:
+    def answer(self, outputs: TensorMap, rows: Rows) -> dict[str, tf.Tensor]:
         """Returns the candidates for each [MASK].
 
         Returns:
@@ -149,7 +146,7 @@ class FillMask(ServingHead):
         return answer
 
     def answer_ids(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+        self, outputs: TensorMap, rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns `answer` and `token_ids` <int32>[B, P, k], padded with -1."""
         best = outputs if _IDS in outputs else self.condense(outputs)
@@ -185,9 +182,7 @@ class NextSentence(Classification):
         task = ClassificationTask(labels=NEXT_SENTENCE_LABELS, metric_names=())
         return cls(*source.parts(), task, pair=True)
 
-    def answer(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> dict[str, tf.Tensor]:
+    def answer(self, outputs: TensorMap, rows: Rows) -> dict[str, tf.Tensor]:
         """Returns `label`, `probabilities`, `classes` and `scores`."""
         return super().answer({"logits": outputs["next_sentence_logits"]}, rows)
 
@@ -248,9 +243,7 @@ class Embeddings(ServingHead):
             task.normalize if normalize is None else normalize,
         )
 
-    def answer(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> dict[str, tf.Tensor]:
+    def answer(self, outputs: TensorMap, rows: Rows) -> dict[str, tf.Tensor]:
         """Returns `embedding` <float32>[B, size]."""
         config = self.config
         embedding = heads.pool_tokens(

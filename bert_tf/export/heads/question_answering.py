@@ -10,7 +10,6 @@ Shapes, in addition to the shapes of `head`:
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 from typing import Self
@@ -27,6 +26,7 @@ from bert_tf.tasks import registry
 from bert_tf.tasks.squad import task as squad
 from bert_tf.tasks.squad.features import TRAILING
 from bert_tf.tasks.squad.task import SquadTask
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text import packing
 
 _QUESTION, _CONTEXT = "question", "context"
@@ -93,7 +93,7 @@ class QuestionAnswering(head.ServingHead):
         """Returns the settings of windows and of the choice of answers."""
         return {name: getattr(self.task, name) for name in self.flags}
 
-    def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
+    def pack(self, strings: TensorMap) -> Rows:
         """Packs questions with paragraphs, cutting long ones into windows.
 
         Windows start `doc_stride` tokens apart. Source: run_squad.py:371-390
@@ -199,9 +199,7 @@ class QuestionAnswering(head.ServingHead):
             ends + shift,
         )
 
-    def answer(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> dict[str, tf.Tensor]:
+    def answer(self, outputs: TensorMap, rows: Rows) -> dict[str, tf.Tensor]:
         """Chooses the answers that `SquadTask` predicts.
 
         Returns:
@@ -248,7 +246,7 @@ class QuestionAnswering(head.ServingHead):
         }
 
     def answer_ids(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+        self, outputs: TensorMap, rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits` <float32>[R, T]."""
         del rows
@@ -284,22 +282,14 @@ def _is_max_context(tokens: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
 
 
 class _Spans(NamedTuple):
-    """Candidate answers, grouped by question, the best first.
+    """Candidate answers, grouped by question, the best first."""
 
-    Attributes:
-      questions: <int32>[S], ascending.
-      starts: <int32>[S], in bytes of the context.
-      ends: <int32>[S].
-      start_logits: <float64>[S].
-      end_logits: <float64>[S].
-      splits: <int64>[B + 1]; question b has spans splits[b]:splits[b + 1].
-    """
-
-    questions: tf.Tensor
-    starts: tf.Tensor
+    questions: tf.Tensor  # <int32>[S], ascending.
+    starts: tf.Tensor  # <int32>[S], in bytes of the context, as `ends`.
     ends: tf.Tensor
-    start_logits: tf.Tensor
+    start_logits: tf.Tensor  # <float64>[S], as `end_logits`.
     end_logits: tf.Tensor
+    # <int64>[B + 1]; question b has spans splits[b]:splits[b + 1].
     splits: tf.Tensor
 
     @property
@@ -422,17 +412,11 @@ def _n_best_scores(
 
 
 class _Chosen(NamedTuple):
-    """The choice between the best span and "no answer" for each question.
+    """The choice between the best span and "no answer" for each question."""
 
-    Attributes:
-      is_answered: <bool>[B], whether the best span was chosen.
-      score: <float64>[B], the probability of the chosen answer.
-      no_answer_score: <float64>[B].
-    """
-
-    is_answered: tf.Tensor
-    score: tf.Tensor
-    no_answer_score: tf.Tensor
+    is_answered: tf.Tensor  # <bool>[B], whether the best span was chosen.
+    score: tf.Tensor  # <float64>[B], the probability of the chosen answer.
+    no_answer_score: tf.Tensor  # <float64>[B].
 
 
 def _choose(

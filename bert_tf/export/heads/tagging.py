@@ -9,7 +9,6 @@ Shapes:
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 from typing import Self
 
@@ -21,6 +20,7 @@ from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
 from bert_tf.tasks import registry
 from bert_tf.tasks.tagging.task import TaggingTask
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text import packing
 from bert_tf.text import word_windows
 from bert_tf.text import words as words_lib
@@ -81,7 +81,7 @@ class Tagging(ServingHead):
         """Returns the stride as tasks store it: 0 for a single window."""
         return {"doc_stride": self.doc_stride or 0}
 
-    def pack(self, strings: Mapping[str, tf.Tensor]) -> Rows:
+    def pack(self, strings: TensorMap) -> Rows:
         """Splits texts into words, and tokenizes each word by itself.
 
         Returns:
@@ -111,9 +111,7 @@ class Tagging(ServingHead):
             state[name] = ragged.to_tensor(_NONE)
         return Rows(self._pack(windows.tokens), state)
 
-    def attention_rows(
-        self, strings: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
+    def attention_rows(self, strings: TensorMap) -> dict[str, tf.Tensor]:
         """Returns one row for each text, with the text's beginning."""
         words, tokens = self._tokenize(strings["text"])
         of_texts = words.texts.with_flat_values(tokens)
@@ -131,9 +129,7 @@ class Tagging(ServingHead):
             [tokens], self.buckets, self.tokenizer.vocabulary
         )
 
-    def answer(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
-    ) -> dict[str, tf.Tensor]:
+    def answer(self, outputs: TensorMap, rows: Rows) -> dict[str, tf.Tensor]:
         """Returns the words of each text with their tags and offsets.
 
         Returns:
@@ -151,7 +147,7 @@ class Tagging(ServingHead):
         }
 
     def answer_ids(
-        self, outputs: Mapping[str, tf.Tensor], rows: Rows
+        self, outputs: TensorMap, rows: Rows
     ) -> dict[str, tf.Tensor]:
         """Returns `probabilities` of tags, <float32>[R, T, L]."""
         del rows

@@ -14,7 +14,6 @@ Shapes:
 import copy
 import dataclasses
 from collections.abc import Callable
-from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
@@ -27,6 +26,7 @@ from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.flags.export import TfliteConfig
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text import packing
 from bert_tf.text.tokenizer import LiteTokenizer
 
@@ -171,7 +171,7 @@ def make_function(
     return answer if build.takes_text else answer_ids, shaped
 
 
-def pack(build: Build, strings: Mapping[str, tf.Tensor]) -> Rows:
+def pack(build: Build, strings: TensorMap) -> Rows:
     """Packs strings; for `HEADS_WITH_OFFSETS`, `Rows.state` has offsets."""
     # `reshape` raises an error if inputs differ in their numbers of rows. A
     # single row would otherwise be broadcast to the rows of another input.

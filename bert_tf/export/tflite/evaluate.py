@@ -9,7 +9,6 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from bert_tf.inference.lite_model import LiteModel
 from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io import tables
+from bert_tf.serving.servable import Arrays
 from bert_tf.tasks import registry
 from bert_tf.tasks import result_tables
 from bert_tf.tasks.classification.examples import Columns
@@ -226,9 +226,7 @@ def _batch_size(file: LiteModel) -> int | None:
     return shape[0] if shape[0] > 0 else None
 
 
-def _inputs(
-    file: LiteModel, rows: EvalSet, chosen: np.ndarray
-) -> Mapping[str, np.ndarray]:
+def _inputs(file: LiteModel, rows: EvalSet, chosen: np.ndarray) -> Arrays:
     """Returns a call's inputs, [B, ...] each; repeats rows to fill the call."""
     chosen = np.resize(chosen, _batch_size(file) or len(chosen))
     if INPUT_IDS.name in file.inputs:
@@ -367,16 +365,19 @@ def read_calibration_set(build: Build) -> Samples:
         )
     chosen = spread(count, MAX_CALIBRATION_ROWS)
 
-    def samples() -> Iterator[Mapping[str, np.ndarray]]:
-        size = build.config.batch_size or 1
-        for start in range(0, len(chosen), size):
-            rows = np.resize(chosen[start : start + size], size)
-            length = build.config.max_seq_length or int(
-                features.lengths[rows].max()
-            )
+    def samples() -> Iterator[Arrays]:
+        for rows in parts(chosen, build.config.batch_size or 1):
+            longest = int(features.lengths[rows].max())
+            length = build.config.max_seq_length or longest
             yield _model_inputs(features, rows, length)
 
     return samples
+
+
+def parts(indices: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Yields `size` indices at a time; repeats indices in the last part."""
+    for first in range(0, len(indices), size):
+        yield np.resize(indices[first : first + size], size)
 
 
 def spread(count: int, most: int) -> np.ndarray:

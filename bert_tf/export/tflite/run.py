@@ -33,7 +33,6 @@ from bert_tf.export.tflite.build import Build
 from bert_tf.export.tflite.evaluate import Scores
 from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify import run as verification
-from bert_tf.export.verify.reference import Arrays
 from bert_tf.export.verify.reference import Expected
 from bert_tf.export.verify.reference import Reference
 from bert_tf.export.verify.run import Comparison
@@ -42,6 +41,7 @@ from bert_tf.inference.lite_model import LiteModel
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import terminal
+from bert_tf.serving.servable import Arrays
 
 _REPORT_SUFFIX = ".json"
 # MediaPipe and the Task Library support only these heads.
@@ -107,26 +107,21 @@ def run(config: TfliteConfig, origin: str | None = None) -> None:
     with locks.one_writer(
         config.output_file, "--output_file", is_replaced=True
     ):
-        _run(config, origin)
-
-
-def _run(config: TfliteConfig, origin: str | None) -> None:
-    """Exports to a locked --output_file, and prints how to use it."""
-    if tf.io.gfile.exists(config.output_file):
-        logging.warning(
-            "%s exists and is replaced once the new file is verified.",
-            config.output_file,
-        )
-    build = builds.prepare(config, origin)
-    rows = evaluation.read_eval_set(build)
-    built = make(build)
-    size = len(built.content)
-    text, scores = f"{size / 1e6:.1f} MB\n", None
-    if rows is not None:
-        scores = evaluation.evaluate(built.content, build, rows)
-        scores.require(config)
-        text = scores.table(config, size)
-    publish(built, config.output_file, scores)
+        if tf.io.gfile.exists(config.output_file):
+            logging.warning(
+                "%s exists and is replaced once the new file is verified.",
+                config.output_file,
+            )
+        build = builds.prepare(config, origin)
+        rows = evaluation.read_eval_set(build)
+        built = make(build)
+        size = len(built.content)
+        text, scores = f"{size / 1e6:.1f} MB\n", None
+        if rows is not None:
+            scores = evaluation.evaluate(built.content, build, rows)
+            scores.require(config)
+            text = scores.table(config, size)
+        publish(built, config.output_file, scores)
     paragraphs = [
         f"{config.output_file} ({config.quantization})\n{text}",
         "docs/on_device.md has programs that run it.\n",
@@ -348,13 +343,7 @@ def _calls_of_text(reference: Reference, build: Build) -> Iterator[_Call]:
 
 
 def split(rows: Arrays, batch_size: int | None) -> Iterator[Arrays]:
-    """Splits rows [R, ...] into calls with the batch size of a file.
-
-    The last call is filled up with copies of its first row.
-    """
+    """Splits rows [R, ...] into calls with the batch size of a file."""
     count = len(next(iter(rows.values())))
-    size = batch_size or count
-    for first in range(0, count, size):
-        numbers = np.arange(first, first + size)
-        numbers[numbers >= count] = first
+    for numbers in evaluation.parts(np.arange(count), batch_size or count):
         yield {name: x[numbers] for name, x in rows.items()}

@@ -15,7 +15,6 @@ Shapes:
 """
 
 import dataclasses
-import os
 import random
 from collections.abc import Callable
 from collections.abc import Container
@@ -35,15 +34,16 @@ from bert_tf.export import serving_module
 from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.io import files
+from bert_tf.serving.servable import Arrays
 from bert_tf.tasks.predict import MODEL_INPUTS
+from bert_tf.tasks.task import TensorMap
 from bert_tf.text import vocabulary as vocabulary_lib
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import MASK
 
 # A row of a request maps input names to strings, or to lists such as choices.
 Row = Mapping[str, Any]
-Arrays = Mapping[str, np.ndarray]
-Answerer = Callable[[Mapping[str, tf.Tensor], Rows], dict[str, tf.Tensor]]
+Answerer = Callable[[TensorMap, Rows], dict[str, tf.Tensor]]
 
 _ROWS_PER_CALL = 8
 _TEXTS_PER_CALL = 64
@@ -58,9 +58,6 @@ _DISTURBANCES = 4
 
 # With these arguments, a model returns all outputs that `Reference` reads.
 OUTPUTS = {"return_all_layers": True, "return_attention_probs": True}
-
-# TensorFlow Serving rejects a file with more warm-up requests.
-MAX_REQUESTS = 1000
 
 _NUM_CHOICES = 2
 _QUESTION_WORDS = 3
@@ -206,13 +203,7 @@ class Reference:
         by_length = of_length(
             head.tokenizer, sorted(x for x in lengths if x > 0)
         )
-        rows = make_rows(
-            head.inputs,
-            [*by_length, *TEXTS, *SENTENCES],
-            head.tokenizer,
-            head.max_seq_length,
-            "masked_lm_logits" in head.outputs,
-        )
+        rows = make_rows(head, [*by_length, *TEXTS, *SENTENCES])
         count = -(-len(rows) // _ROWS_PER_CALL)
         return [[row] for row in rows[: len(by_length)]] + [
             rows[number::count] for number in range(count)
@@ -331,8 +322,7 @@ class Reference:
 
     def for_predict(self, found: Expected) -> Expected:
         """Removes the outputs that only classify or regress returns."""
-        others = serving_module.OUTPUTS_OF_METHOD.get(self.head.method, ())
-        return found.only(x for x in found.values if x not in others)
+        return found.only(serving_module.for_predict(self.head, found.values))
 
     def expect_attention(self, rows: Sequence[Row]) -> Expected:
         """Returns `tokens` [B, T] and `attention` [B, layers, heads, T, T]."""
@@ -386,7 +376,7 @@ class Reference:
         scalars = [x for x, value in values.items() if value.ndim == 1]
         return Expected(values, dict.fromkeys(scalars, of_row) | doubtful)
 
-    def _compute(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def _compute(self, inputs: TensorMap) -> dict[str, tf.Tensor]:
         """Returns the outputs that the head reads."""
         if self._function is None:
             specs = {
@@ -403,7 +393,7 @@ class Reference:
         ]
         return {x: tf.concat([one[x] for one in parts], 0) for x in parts[0]}
 
-    def _call(self, inputs: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def _call(self, inputs: TensorMap) -> dict[str, tf.Tensor]:
         outputs = self._model(dict(inputs), training=False)
         outputs["sequence_output"] = outputs["encoder_outputs"][self._layer]
         return {name: outputs[name] for name in self.head.outputs}
@@ -426,7 +416,6 @@ def to_tensors(rows: Sequence[Row]) -> dict[str, tf.Tensor]:
 
 def write_requests(path: str, model_name: str, calls: Sequence[Call]) -> None:
     """Writes warm-up requests as a TFRecord file of PredictionLogs."""
-    tf.io.gfile.makedirs(os.path.dirname(path))
     with (
         files.atomic_file(path) as temporary,
         tf.io.TFRecordWriter(temporary) as writer,
@@ -444,11 +433,11 @@ def write_requests(path: str, model_name: str, calls: Sequence[Call]) -> None:
             writer.write(log.SerializeToString())
 
 
-def read_requests(path: str) -> list[Call]:
-    """Reads the calls of a file of warm-up requests.
+def read_requests(path: str, num_timings: int = 0) -> list[Call]:
+    """Reads warm-up requests; calls with one row are timed `num_timings` times.
 
     Raises:
-      UserError: If the file is missing, or TensorFlow Serving would reject it.
+      UserError: If the file is missing or damaged.
     """
     files.require_file(path, "--export_dir")
     calls = []
@@ -460,14 +449,17 @@ def read_requests(path: str) -> list[Call]:
                 name: tf.make_ndarray(proto)
                 for name, proto in request.inputs.items()
             }
-            calls.append(Call(request.model_spec.signature_name, inputs))
+            is_row = all(len(x) == 1 for x in inputs.values())
+            calls.append(
+                Call(
+                    request.model_spec.signature_name,
+                    inputs,
+                    f"request {len(calls)}",
+                    repeats=num_timings if is_row else 0,
+                )
+            )
     except tf.errors.DataLossError as error:
         raise UserError(f"{path} is damaged: {error.message}.") from error
-    if len(calls) > MAX_REQUESTS:
-        raise UserError(
-            f"{path} must have at most {MAX_REQUESTS} requests. Received: "
-            f"{len(calls)}."
-        )
     return calls
 
 
@@ -484,9 +476,7 @@ def warmup_requests(
             rows = [_row(head, bucket, seed) for seed in range(count)]
             inputs = to_inputs(rows)
             if ids_only:
-                packed = head.pack(
-                    {x: tf.constant(v, tf.string) for x, v in inputs.items()}
-                ).inputs
+                packed = head.pack(to_tensors(rows)).inputs
                 inputs = {x: packed[x].numpy() for x in head.ids_specs()}
             calls.append(Call(serving_module.SERVING, inputs))
     return calls
@@ -496,17 +486,13 @@ def _row(head: ServingHead, bucket: int, seed: int) -> Row:
     """Returns a row of words that fills the bucket, special tokens included."""
     first, *others = head.inputs
     room = bucket - 2 - len(others)
-    size = room
-    if others:
-        size = bucket // 2 - 1
+    size = bucket // 2 - 1 if others else room
     if "question" in head.inputs:
         size = min(_QUESTION_WORDS, bucket // 3)
-    if "masked_lm_logits" in head.outputs:
-        size -= 1
-    text, other = of_length(
-        head.tokenizer, [max(size, 1), max(room - size, 1)], seed
-    )
-    if "masked_lm_logits" in head.outputs:
+    is_masked = "masked_lm_logits" in head.outputs
+    sizes = [max(size - is_masked, 1), max(room - size, 1)]
+    text, other = of_length(head.tokenizer, sizes, seed)
+    if is_masked:
         text = f"{MASK} {text}"
     row: dict[str, Any] = {first: text}
     for name in others:
@@ -524,27 +510,16 @@ def example(head: ServingHead, ids_only: bool = False) -> dict[str, Any]:
     return dict(_EXAMPLES[head.inputs])
 
 
-def make_rows(
-    inputs: Sequence[str],
-    column: Sequence[str],
-    tokenizer: BertTokenizer,
-    longest: int,
-    is_masked: bool = False,
-) -> list[Row]:
+def make_rows(head: ServingHead, column: Sequence[str]) -> list[Row]:
     """Returns a row for each text; other texts fill the row's other inputs.
 
-    Args:
-      inputs: The names of the head's string inputs.
-      column: The texts.
-      tokenizer: The tokenizer of the model.
-      longest: The maximum number of tokens of a row.
-      is_masked: Whether to put one to three [MASK]s into each text.
+    For models that fill masks, one to three [MASK]s are put into each text.
     """
-    if is_masked:
+    if "masked_lm_logits" in head.outputs:
         column = [_mask(text, number) for number, text in enumerate(column)]
-    if len(inputs) == 1:
-        return [{inputs[0]: text} for text in column]
-    first, second = inputs
+    if len(head.inputs) == 1:
+        return [{head.inputs[0]: text} for text in column]
+    first, second = head.inputs
     if second == "context":
         column = [*column, *CONTEXTS]
         questions = (QUESTIONS * len(column))[: len(column)]
@@ -557,8 +532,8 @@ def make_rows(
         )
     else:
         # Vary which text of a pair is longer; some texts are empty.
-        lengths = [1 + 7 * number % longest for number in range(len(column))]
-        others = of_length(tokenizer, lengths, 1)
+        lengths = [1 + 7 * n % head.max_seq_length for n in range(len(column))]
+        others = of_length(head.tokenizer, lengths, 1)
         others[1::2] = (TEXTS * len(others))[1 : len(others) : 2]
         pairs = zip(column, others, strict=True)
     return [{first: text, second: other} for text, other in pairs]

@@ -33,7 +33,6 @@ from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.serving_module import SERVING
 from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify.reference import TIMES_FOR_LOGITS
-from bert_tf.export.verify.reference import Arrays
 from bert_tf.export.verify.reference import Call
 from bert_tf.export.verify.reference import Expected
 from bert_tf.export.verify.reference import Reference
@@ -43,6 +42,7 @@ from bert_tf.io import terminal
 from bert_tf.serving import errors
 from bert_tf.serving.litert import LitertEngine
 from bert_tf.serving.saved_model import SavedModelEngine
+from bert_tf.serving.servable import Arrays
 from bert_tf.serving.servable import Servable
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -188,28 +188,18 @@ def examine(
         shown = ", ".join(sorted(signatures))
         checks.append(Check("signatures", shown, (fault,)))
         return Report(directory, source, tuple(checks))
-    tolerance = TOLERANCES[artifact.precision]
-    least = tolerance
+    tolerance = least = TOLERANCES[artifact.precision]
     if artifact.litert is not None:
         least = max(tolerance, TOLERANCES["none"])
     # Silence a warning for each test text that is too long.
     with terminal.below(logging.ERROR):
         reference = Reference(head, model, least, artifact.ids_only)
         calls = list(reference.plan(signatures))
-    warmups = []
     path = os.path.join(directory, artifacts.WARMUP_FILE)
-    for number, one in enumerate(reference_lib.read_requests(path)):
-        is_row = all(len(x) == 1 for x in one.inputs.values())
-        repeats = num_timings if is_row else 0
-        name = f"request {number}"
-        warmups.append(
-            dataclasses.replace(one, description=name, repeats=repeats)
-        )
+    warmups = reference_lib.read_requests(path, num_timings)
     answers = call(directory, [*calls, *warmups])
-    of_warmups = answers[len(calls) :]
-    checks += check_answers(
-        calls, answers[: len(calls)], "TensorFlow", tolerance
-    )
+    of_calls, of_warmups = answers[: len(calls)], answers[len(calls) :]
+    checks += check_answers(calls, of_calls, "TensorFlow", tolerance)
     checks.append(_check_warmups("warm-up", warmups, of_warmups))
     if artifact.litert is not None:
         checks += examine_litert(
@@ -246,8 +236,8 @@ def examine_litert(
         calls = [x for x in calls if x.signature == SERVING]
         tolerance = None
     answers = call_litert(directory, [*calls, *warmups])
-    of_warmups = answers[len(calls) :]
-    checks += check_answers(calls, answers[: len(calls)], name, tolerance)
+    of_calls, of_warmups = answers[: len(calls)], answers[len(calls) :]
+    checks += check_answers(calls, of_calls, name, tolerance)
     check = _check_warmups(f"warm-up by {name}", warmups, of_warmups)
     if times := _medians(of_warmups):
         detail = f", one row takes {min(times):.3g} to {max(times):.3g} ms"
@@ -443,7 +433,7 @@ class Comparison:
             for key, value in values.items():
                 self._count_equal(key, value, outputs[key])
                 if value.dtype.kind == "f" or self._tolerance < np.inf:
-                    doubtful = expected.doubtful.get(key)
+                    doubtful = expected.doubtful.get(key, np.False_)
                     faults += self._compare(key, value, outputs[key], doubtful)
         self.faults += [f"{name}: {fault}" for fault in faults]
 
@@ -482,7 +472,7 @@ class Comparison:
         name: str,
         expected: np.ndarray,
         actual: np.ndarray,
-        doubtful: np.ndarray | None,
+        doubtful: np.ndarray,
     ) -> Iterator[str]:
         """Yields the fault of an output, if any; ignores doubtful rows."""
         # If both batches are empty, accept any size of the other axes.
@@ -495,9 +485,7 @@ class Comparison:
                 f"{name} is {_form(actual)}, and should be {_form(expected)}"
             )
             return
-        rows = np.arange(len(expected))
-        if doubtful is not None:
-            rows = rows[~doubtful]
+        (rows,) = np.nonzero(~np.broadcast_to(doubtful, len(expected)))
         expected, actual = expected[rows], actual[rows]
         if not expected.size:
             return

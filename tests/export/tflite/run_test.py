@@ -130,7 +130,7 @@ class VerificationTest(tf.test.TestCase, parameterized.TestCase):
         (None, [[0, 1, 2, 3, 4]]),
         (1, [[0], [1], [2], [3], [4]]),
         (2, [[0, 1], [2, 3], [4, 4]]),
-        (7, [[0, 1, 2, 3, 4, 0, 0]]),
+        (7, [[0, 1, 2, 3, 4, 0, 1]]),
     )
     def test_calls_have_the_batch_size_of_the_file(self, size, expected):
         rows = {"ids": np.arange(5), "mask": 10 + np.arange(5)}
