@@ -7,7 +7,6 @@ Shapes:
 
 import collections
 import dataclasses
-import importlib
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -44,73 +43,56 @@ METRICS_OF_PROBLEM: Mapping[str, tuple[str, ...]] = {
 LESS_IS_BETTER = frozenset({MEAN_SQUARED_ERROR, MEAN_ABSOLUTE_ERROR})
 
 
-def _imported(module: str, name: str) -> Callable[..., Any]:
-    """Returns a function that runs its slow import only when it is called."""
-    return lambda *args, **kwargs: getattr(
-        importlib.import_module(module), name
-    )(*args, **kwargs)
-
-
-def _sklearn(name: str) -> Callable[..., Any]:
-    return _imported("sklearn.metrics", name)
-
-
-def _correlation(
-    compute: Callable[[np.ndarray, np.ndarray], tuple[float, float]],
-    label_ids: np.ndarray,
-    predictions: np.ndarray,
-) -> float:
-    # The correlation with a constant is undefined (0 / 0), so return 0.
-    if np.ptp(label_ids) == 0 or np.ptp(predictions) == 0:
-        return 0.0
-    return compute(
-        np.asarray(label_ids, np.float64), np.asarray(predictions, np.float64)
-    )[0]
-
-
-def _averaged_f1(average: str) -> Callable[[np.ndarray, np.ndarray], float]:
-    return lambda label_ids, predictions: _sklearn("f1_score")(
-        label_ids, predictions, average=average, zero_division=0.0
-    )
-
-
-def _micro_averaged(
-    compute: Callable[..., float],
+def _sklearn(
+    name: str, prepare: Callable = np.asarray, **options: Any
 ) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns the micro average of a metric, over all binary decisions.
+    """Returns a metric of scikit-learn, imported when it is called."""
 
-    Flattens all decisions to one binary array, because scikit-learn's own micro
-    average treats 0 and 1 as two classes if there is only one label.
-    """
-    return lambda label_ids, predictions: compute(
-        np.ravel(label_ids), np.ravel(predictions), zero_division=0.0
-    )
+    def compute(*values: np.ndarray) -> float:
+        from sklearn import metrics
+
+        return getattr(metrics, name)(*map(prepare, values), **options)
+
+    return compute
+
+
+def _correlation(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
+    def compute(*values: np.ndarray) -> float:
+        from scipy import stats
+
+        # The correlation with a constant is undefined (0 / 0), so return 0.
+        if 0 in map(np.ptp, values):
+            return 0.0
+        return getattr(stats, name)(*np.asarray(values, np.float64)).statistic
+
+    return compute
 
 
 def _macro_f1(label_ids: np.ndarray, predictions: np.ndarray) -> float:
     if label_ids.ndim == 1:
-        return _averaged_f1("macro")(label_ids, predictions)
+        f1 = _sklearn("f1_score", average="macro", zero_division=0.0)
+        return f1(label_ids, predictions)
     columns = zip(label_ids.T, predictions.T, strict=True)
-    return np.mean([_averaged_f1("binary")(*column) for column in columns])
+    return np.mean([METRICS[F1](*column) for column in columns])
 
+
+# scikit-learn's own micro average treats 0 and 1 as two classes if there is
+# only one label, so flatten all decisions to one binary array.
+_MICRO = {"prepare": np.ravel, "zero_division": 0.0}
 
 METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
     ACCURACY: _sklearn("accuracy_score"),
     # The F1 of the label with id 1, which is "1" in MRPC and QQP.
-    F1: _averaged_f1("binary"),
+    F1: _sklearn("f1_score", zero_division=0.0),
     MACRO_F1: _macro_f1,
     MATTHEWS: _sklearn("matthews_corrcoef"),
-    PEARSON: lambda *values: _correlation(
-        _imported("scipy.stats", "pearsonr"), *values
-    ),
-    SPEARMAN: lambda *values: _correlation(
-        _imported("scipy.stats", "spearmanr"), *values
-    ),
+    PEARSON: _correlation("pearsonr"),
+    SPEARMAN: _correlation("spearmanr"),
     MEAN_SQUARED_ERROR: _sklearn("mean_squared_error"),
     MEAN_ABSOLUTE_ERROR: _sklearn("mean_absolute_error"),
-    MICRO_F1: _micro_averaged(_sklearn("f1_score")),
-    MICRO_PRECISION: _micro_averaged(_sklearn("precision_score")),
-    MICRO_RECALL: _micro_averaged(_sklearn("recall_score")),
+    MICRO_F1: _sklearn("f1_score", **_MICRO),
+    MICRO_PRECISION: _sklearn("precision_score", **_MICRO),
+    MICRO_RECALL: _sklearn("recall_score", **_MICRO),
     # The share of rows whose labels are all correct.
     SUBSET_ACCURACY: _sklearn("accuracy_score"),
 }
@@ -186,15 +168,14 @@ def score_entities(
     # Importing seqeval is slow, so import it only to score entities.
     from seqeval.metrics import sequence_labeling
 
-    counts = [collections.Counter() for _ in range(3)]
-    for tags in zip(references, predictions, strict=True):
-        expected, actual = (
-            set(sequence_labeling.get_entities(list(x))) for x in tags
-        )
-        for counter, entities in zip(
-            counts, (expected, actual, expected & actual), strict=True
-        ):
-            counter.update(name for name, _, _ in entities)
+    expected, actual = (
+        set(sequence_labeling.get_entities([list(tags) for tags in x]))
+        for x in (references, predictions)
+    )
+    counts = [
+        collections.Counter(name for name, _, _ in entities)
+        for entities in (expected, actual, expected & actual)
+    ]
     rows = [
         (name, EntityScore(*(counter[name] for counter in counts)))
         for name in sorted(counts[0] | counts[1])
