@@ -308,11 +308,12 @@ def _choice_columns(task: Task) -> multiple_choice_examples.Columns:
 
 
 def _read_choices(task: Task, path: str) -> Iterator[dict[str, Any]]:
-    official = multiple_choice_examples.OFFICIAL.get(task.official)
-    header = official.columns_without_header if official else ()
-    for x in multiple_choice_examples.read_examples(
-        path, _choice_columns(task), columns_without_header=header
-    ):
+    task_files = multiple_choice_examples.MultipleChoiceFiles(
+        name=task.official or "custom",
+        columns=_choice_columns(task),
+        files={"train": path},
+    )
+    for x in task_files.read("train"):
         row = {} if x.context is None else {"context": x.context}
         yield row | {"choices": list(x.choices), "label": str(x.label)}
 

@@ -143,10 +143,8 @@ def _lines(
 ) -> Iterator[str]:
     """Yields the lines of one part: the file's header and some records.
 
-    Args:
-      source: The file.
-      kept: The line numbers (in SQuAD, question ids) of the part's records.
-      starts: Line numbers or ids of all records; other lines continue a record.
+    `kept` are the line numbers (in SQuAD, question ids) of the part's records,
+    `starts` those of all records; other lines continue a record.
     """
     if isinstance(next(iter(starts)), str):
         stored = text_files.read_json(source)

@@ -22,8 +22,8 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
 LABEL_IDS = "label_ids"
-# Many texts per call make the tokenizer fast; this limit bounds memory use.
-_TEXTS_PER_CALL = 2048
+# The number of texts tokenized, or of rows packed, at once.
+_PER_CALL = 2048
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -40,7 +40,7 @@ class PackedRows:
         segment, [CLS] A [SEP]; None if all rows have a single segment.
       pad_id: The id of [PAD].
       examples: <int64>[N], ascending, the index of each row's example; None if
-        a subclass maps rows to examples in other fields.
+        rows are mapped to examples in other fields.
       targets: The labels of rows, [N, ...] each, by their names in a batch.
       num_truncated: The number of texts or pairs with too many tokens.
     """
@@ -70,7 +70,7 @@ class PackedRows:
         """Returns the model's inputs for some of the rows, padded.
 
         Args:
-          indices: <int64>[B], the rows.
+          indices: <int64>[B], the rows; -1 for a row that is all padding.
           length: T, at least the length of the longest row.
 
         Returns:
@@ -112,11 +112,14 @@ class PackedRows:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GroupedRows:
-    """Examples of C texts each; several examples may share a text.
+    """Examples of at most C texts each; several examples may share a text.
+
+    All batches have C texts for each example, so shapes can be static.
 
     Attributes:
       rows: The texts, one row each.
-      groups: <int>[N, C], the rows of each example.
+      groups: <int>[N, C], the rows of each example; -1 for missing texts, which
+        have only padding, so that `input_mask` is 0 even at [CLS].
       targets: The labels of examples, [N, ...] each, by their names in a batch.
     """
 
@@ -130,7 +133,8 @@ class GroupedRows:
     @property
     def lengths(self) -> np.ndarray:
         """<int64>[N], tokens of the longest text of each example."""
-        return self.rows.lengths[self.groups].max(axis=1)
+        lengths = np.append(self.rows.lengths, 0)  # 0 for missing texts.
+        return lengths[self.groups].max(axis=1)
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Returns inputs <int32>[B, C, T] and the targets."""
@@ -163,31 +167,35 @@ def pack_texts(
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
     """
-    parts, examples, num_truncated = [], [], 0
-    for start in range(0, max(len(texts_a), 1), _TEXTS_PER_CALL):
-        part = slice(start, start + _TEXTS_PER_CALL)
-        tokens = [tokenizer.tokenize(texts_a[part])]
-        if texts_b:
-            seconds = [text or "" for text in texts_b[part]]
-            tokens.append(tokenizer.tokenize(seconds))
-        if doc_stride is None:
-            segments, _ = packing.find_segments(tokens)
-            texts = np.arange(len(texts_a[part]))
-        else:
-            segments, texts, lost = text_windows.cut(
-                tokens, max_seq_length, doc_stride
-            )
-            num_truncated += int(np.sum(lost > 0))
-        examples.append(start + np.asarray(texts))
-        parts.append(
-            pack_tokens(tokens, segments, tokenizer.vocabulary, max_seq_length)
+    tokens = [tokenize(tokenizer, texts_a)]
+    if any(text is not None for text in texts_b or ()):
+        tokens.append(tokenize(tokenizer, [text or "" for text in texts_b]))
+    if doc_stride is None:
+        segments, _ = packing.find_segments(tokens)
+        examples, num_truncated = np.arange(len(texts_a)), 0
+    else:
+        segments, examples, lost = text_windows.cut(
+            tokens, max_seq_length, doc_stride
         )
-    rows = _join(parts)
+        num_truncated = int(np.sum(lost > 0))
+    rows = pack_tokens(tokens, segments, tokenizer.vocabulary, max_seq_length)
     return dataclasses.replace(
         rows,
-        examples=np.concatenate(examples),
+        examples=np.asarray(examples),
         num_truncated=rows.num_truncated + num_truncated,
     )
+
+
+def tokenize(
+    tokenizer: BertTokenizer, texts: Sequence[str], per_call: int = _PER_CALL
+) -> tf.RaggedTensor:
+    """Returns the tokens of texts, ragged <int32>[n, None].
+
+    Many texts per call make the tokenizer fast; `per_call` bounds memory use.
+    """
+    starts = range(0, max(len(texts), 1), per_call)
+    parts = [tokenizer.tokenize(texts[x : x + per_call]) for x in starts]
+    return tf.concat(parts, 0)
 
 
 def pack_tokens(
@@ -204,33 +212,28 @@ def pack_tokens(
     values = [one.flat_values.numpy() for one in tokens]
     ids = np.concatenate([*values, np.array(special, np.int32)])
     parts = []
-    for start in range(0, max(len(segments[0][0]), 1), _TEXTS_PER_CALL):
-        part = slice(start, start + _TEXTS_PER_CALL)
+    for start in range(0, max(len(segments[0][0]), 1), _PER_CALL):
+        part = slice(start, start + _PER_CALL)
         layout = packing.lay_out_ragged(
             [(first[part], length[part]) for first, length in segments],
             len(ids) - len(special),
             max_seq_length,
         )
         parts.append(
-            PackedRows(
-                input_ids=ids[layout.index],
-                row_splits=np.append(0, np.cumsum(layout.lengths)),
-                first_lengths=layout.first_lengths.numpy(),
-                pad_id=vocabulary.pad_id,
-                num_truncated=int(np.sum(layout.is_truncated)),
+            (
+                ids[layout.index],
+                layout.lengths,
+                layout.first_lengths,
+                layout.is_truncated,
             )
         )
-    return _join(parts)
-
-
-def _join(parts: Sequence[PackedRows]) -> PackedRows:
-    if len(parts) == 1:
-        return parts[0]
-    lengths = [part.lengths for part in parts]
+    input_ids, lengths, first_lengths, is_truncated = map(
+        np.concatenate, zip(*parts, strict=True)
+    )
     return PackedRows(
-        input_ids=np.concatenate([part.input_ids for part in parts]),
-        row_splits=np.append(0, np.cumsum(np.concatenate(lengths))),
-        first_lengths=np.concatenate([part.first_lengths for part in parts]),
-        pad_id=parts[0].pad_id,
-        num_truncated=sum(part.num_truncated for part in parts),
+        input_ids=input_ids,
+        row_splits=np.append(0, np.cumsum(lengths)),
+        first_lengths=first_lengths,
+        pad_id=vocabulary.pad_id,
+        num_truncated=int(is_truncated.sum()),
     )

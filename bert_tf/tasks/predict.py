@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -141,9 +140,13 @@ class OutputComputer:
                 np.resize(planned.indices, size), planned.length
             )
             is_row = (np.arange(size) < count).astype(np.float32)
-            outputs, loss_sums = self._run(batch, is_row)
-            sums += loss_sums
-            for name, values in outputs.items():
+            tensors = {name: tf.constant(x) for name, x in batch.items()}
+            outputs, loss_sums = self._function(tensors)(
+                tensors, tf.constant(is_row)
+            )
+            sums += loss_sums.numpy()
+            for name, tensor in outputs.items():
+                values = tensor.numpy()
                 if not np.isfinite(values).all():
                     raise NotFiniteError(NOT_FINITE)
                 row_values = rows.setdefault(name, [None] * len(features))
@@ -156,21 +159,6 @@ class OutputComputer:
 
     def _round_up(self, count: int) -> int:
         return -(-count // self._replicas) * self._replicas
-
-    def _run(
-        self, batch: Mapping[str, np.ndarray], is_row: np.ndarray
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Computes one batch.
-
-        Returns:
-          Outputs [B, ...], and the sums of losses and weights, <float64>[2].
-        """
-        tensors = {name: tf.constant(value) for name, value in batch.items()}
-        outputs, sums = self._function(tensors)(tensors, tf.constant(is_row))
-        return (
-            {name: value.numpy() for name, value in outputs.items()},
-            np.asarray(sums, np.float64),
-        )
 
     def _function(self, tensors: TensorMap) -> Callable:
         """Returns the compiled function for the specs of these tensors."""
@@ -195,7 +183,7 @@ class OutputComputer:
     def _compute(
         self, batch: TensorMap, is_row: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Computes the results of `_run`, in graph."""
+        """Returns outputs [B, ...], and the sums of losses and weights."""
 
         def compute_part():
             part = {name: self._part(value) for name, value in batch.items()}

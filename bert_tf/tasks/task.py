@@ -20,6 +20,7 @@ from typing import ClassVar
 from typing import Literal
 from typing import NamedTuple
 from typing import Protocol
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -349,14 +350,14 @@ class Task(TaskFiles):
         """Returns the contents of task.json, which `from_json` reads."""
 
     @classmethod
-    @abc.abstractmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "Task":
-        """Returns the task of a model directory.
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Returns the task of a model directory; by default from `stored`.
 
         Args:
           values: The contents of task.json, which has only labels if another
             program trained the model.
         """
+        return cls(**cls.stored(values))
 
 
 def warn_of_settings(
@@ -375,3 +376,17 @@ def warn_of_settings(
                 stored,
                 value,
             )
+
+
+def warn_of_truncated(
+    count: int, total: str, limit: str, reason: str = ""
+) -> None:
+    """Logs a warning if some of `total`, such as "9 texts have", are long."""
+    if count:
+        logging.warning(
+            "%d of %s more than --%s tokens and were truncated%s.",
+            count,
+            total,
+            limit,
+            reason,
+        )

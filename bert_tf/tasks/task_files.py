@@ -115,22 +115,18 @@ class OfficialFiles:
                 f"{flag} needs a {kind} set, and {self.title} has only "
                 f"{', '.join(kinds)}{self.hint}."
             )
-        paths, missing = {}, []
-        for split in self.splits(kind):
-            path = next(self._find(data_dir, split, language), None)
-            if path is None:
-                missing.append(split)
-            else:
-                paths[split] = path
-        if not paths:
-            self.find_file(data_dir, missing[0], language)  # Raises an error.
-        for split in missing:
-            logging.warning(
-                "%s has no file of the split %s, which is left out.",
-                data_dir,
-                split,
-            )
-        return paths
+        splits = self.splits(kind)
+        found = {x: next(self._find(data_dir, x, language), "") for x in splits}
+        if not any(found.values()):
+            self.find_file(data_dir, splits[0], language)  # Raises an error.
+        for split, path in found.items():
+            if not path:
+                logging.warning(
+                    "%s has no file of the split %s, which is left out.",
+                    data_dir,
+                    split,
+                )
+        return {split: path for split, path in found.items() if path}
 
     def find_file(
         self,

@@ -89,7 +89,6 @@ class Columns:
         )
 
 
-_KEEP_EMPTY = "; --keep_empty keeps it, with an empty answer"
 # Columns to look for if the model does not name the columns of its files.
 USUAL_COLUMNS = (Columns("text", "text_pair"), Columns("text"))
 
@@ -154,25 +153,12 @@ def make_example(
     row: tables.Row,
     text_columns: Sequence[str],
     label: Label | None = None,
-    *,
-    may_be_empty: bool = False,
-    or_else: str = "",
+    keep_empty: bool | None = None,
 ) -> InputExample:
-    """Returns the example of a row with one or two columns of text.
-
-    Raises:
-      UserError: If a text is missing or not a string, or if it is empty and
-        `may_be_empty` is False.
-    """
+    """Returns the example of a row with one or two columns; see `read_text`."""
     where = f"{path}, line {row.line}"
     texts = [
-        read_text(
-            where,
-            row.values,
-            column,
-            may_be_empty=may_be_empty,
-            or_else=or_else,
-        )
+        read_text(where, row.values, column, keep_empty)
         for column in text_columns
     ]
     guid = f"{os.path.basename(path)}:{row.line}"
@@ -183,15 +169,14 @@ def read_text(
     where: str,
     values: Mapping[str, Any],
     column: str,
-    *,
-    may_be_empty: bool = False,
-    or_else: str = "",
+    keep_empty: bool | None = None,
 ) -> str:
     """Returns the text in a column of a row.
 
     Raises:
-      UserError: As for `make_example`. The message begins with `where`; if the
-        text is empty, the message ends with `or_else`.
+      UserError: If the text is missing or not a string, or if it is empty and
+        `keep_empty` is not True. The message begins with `where`, and names the
+        flag --keep_empty if `keep_empty` is False; None stands for no flag.
     """
     text = values.get(column)
     if not isinstance(text, str):
@@ -199,10 +184,11 @@ def read_text(
             f"{where} must have a string in column {column!r}. Received: "
             f"{shown_value(values, column)}."
         )
-    if not (text.strip() or may_be_empty):
+    if not (text.strip() or keep_empty):
+        flag = "; --keep_empty keeps it, with an empty answer"
         raise UserError(
             f"{where} has an empty text in column {column!r}; remove the row "
-            f"or fill it in{or_else}."
+            f"or fill it in{flag * (keep_empty is False)}."
         )
     return text
 
@@ -298,14 +284,12 @@ def read_texts(
 ) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
 
-    Uses the first entry of `choices` whose columns are all in the file. An
-    empty text is an error unless `keep_empty` is True; the error names the flag
-    --keep_empty if `keep_empty` is False, as None stands for no such flag.
+    Uses the first entry of `choices` whose columns are all in the file. See
+    `read_text` for `keep_empty`.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a text
-        is empty or not a string, or if later rows of a .jsonl file add a second
-        text.
+        is not valid, or if later rows of a .jsonl file add a second text.
     """
     table = tables.read_table(path)
     columns = next(
@@ -321,13 +305,7 @@ def read_texts(
                 f"{path}, line {row.line} has the column {column!r}, which the "
                 "first row lacks; give all rows the same columns."
             )
-        yield make_example(
-            path,
-            row,
-            texts,
-            may_be_empty=bool(keep_empty),
-            or_else=_KEEP_EMPTY * (keep_empty is False),
-        )
+        yield make_example(path, row, texts, keep_empty=keep_empty)
 
 
 def has_empty_text(example: InputExample) -> bool:
@@ -407,41 +385,33 @@ def choose_columns(
 
 def require_text(example: InputExample) -> None:
     """Raises `UserError` for an example with an empty text."""
-    if has_empty_text(example):
-        is_first = not example.text_a.strip()
-        empty = example.text_a if is_first else example.text_b
-        raise UserError(
-            "Expected a text that is not empty. Received: "
-            f"{empty!r:.80}; leave the row out."
-        )
+    for text in (example.text_a, example.text_b):
+        if text is not None and not text.strip():
+            raise UserError(
+                "Expected a text that is not empty. Received: "
+                f"{text!r:.80}; leave the row out."
+            )
 
 
 def read_official_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
     """Yields the texts of a file to predict, row by row; labels are not read.
-
-    For tasks with a single text, each line of a .txt file is a text.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, or a text
         is missing; empty texts are kept, as in the original.
     """
     table = read_official_table(task, path)
-    is_lines = _holds_lines(task, path)
-    texts = (
-        (tables.TEXT_COLUMN,) if is_lines else _official_columns(task, table)
-    )
+    texts = _official_columns(task, table)
     for row in table.rows:
-        yield make_example(path, row, texts, may_be_empty=True)
+        yield make_example(path, row, texts, keep_empty=True)
 
 
 def read_official_table(task: GlueTask, path: str) -> tables.Table:
-    """Opens a file to predict; see `read_official_texts`."""
-    is_lines = _holds_lines(task, path)
-    return _open_official(task, path, ".txt" if is_lines else None)
+    """Opens a file to predict.
 
-
-def _holds_lines(task: GlueTask, path: str) -> bool:
-    return tables.file_ending(path) == ".txt" and not task.is_pair
+    For tasks with a single text, each line of a .txt file is a text.
+    """
+    return _open_official(task, path, ".tsv" if task.is_pair else ".txt")
 
 
 def read_official(
@@ -464,7 +434,7 @@ def read_official(
     # The leaderboard numbers the rows of a test file, so none may be left out.
     may_break = task.has_broken_rows and not is_test
     table = _open_official(
-        task, path, on_broken_row=broken.append if may_break else None
+        task, path, ".tsv", broken.append if may_break else None
     )
     examples, num_without_label = _official_examples(
         task, table, is_test, language
@@ -489,15 +459,14 @@ def read_official(
 def _open_official(
     task: GlueTask,
     path: str,
-    ending: str | None = None,
+    txt_ending: str,
     on_broken_row: Callable[[int], None] | None = None,
 ) -> tables.Table:
-    # Old editions name tab-separated files .txt, so read .txt files as .tsv.
-    if tables.file_ending(path) == ".txt":
-        ending = ending or ".tsv"
+    # Old editions name tab-separated files .txt.
+    is_txt = tables.file_ending(path) == ".txt"
     return tables.read_table(
         path,
-        ending=ending,
+        ending=txt_ending if is_txt else None,
         columns_without_header=task.columns_without_header,
         columns_of_longer_rows=task.columns_of_longer_rows,
         on_broken_row=on_broken_row,
@@ -530,12 +499,15 @@ def _official_examples(
         where = f"{table.path}, line {row.line}"
         label = _official_label(task, where, value, is_test)
         examples.append(
-            make_example(table.path, row, texts, label, may_be_empty=True)
+            make_example(table.path, row, texts, label, keep_empty=True)
         )
     return examples, num_without_gold_label
 
 
 def _official_columns(task: GlueTask, table: tables.Table) -> tuple[str, ...]:
+    lines = (tables.TEXT_COLUMN,)  # The columns of a .txt file.
+    if table.columns == lines:
+        return lines
     for columns in task.texts:
         if set(columns) <= set(table.columns):
             return columns

@@ -243,15 +243,19 @@ def are_alike(name: str, other: str | None) -> bool:
     return any({name, other} <= alike for alike in _ALIKE)
 
 
+def fold(name: str) -> str:
+    """Returns a name without case, hyphens and underscores."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
 def get_task(name: str) -> GlueTask:
     """Returns a task by its name, ignoring case, hyphens and underscores.
 
     Raises:
       UserError: If there is no such task.
     """
-    folded = name.lower().replace("-", "").replace("_", "")
     for task in TASKS.values():
-        if task.name.replace("-", "") == folded:
+        if fold(task.name) == fold(name):
             return task
     own = "; for your own files give --task_name=custom."
     raise UserError(

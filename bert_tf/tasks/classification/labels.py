@@ -2,8 +2,6 @@
 
 import json
 import math
-import re
-import shlex
 from collections import Counter
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -22,8 +20,6 @@ Label = str | tuple[str, ...] | float
 
 # The value of --class_weights that gives all labels the same total weight.
 BALANCED = "balanced"
-# Matches the next label:weight pair, even if invalid, to quote it in an error.
-_ANY_PAIR = re.compile(r".*?:[^,:]*(?=,|$)|.*", re.DOTALL)
 _MAX_LABELS_SHOWN = 10
 # Values that mean "no" and "yes" in a column for a single label.
 _FALSE, _TRUE = ("0", "false", "0.0"), ("1", "true", "1.0")
@@ -77,12 +73,8 @@ def read_label(
 ) -> Label | None:
     """Returns the label of a table's row; None if the row has none.
 
-    Args:
-      where: The row's file and line, for messages.
-      values: The row's values by column.
-      columns: The column of the label, or one column for each label.
-      problem_type: The problem type.
-      separator: The separator of several names in one column.
+    `columns` are the column of the label, or one column for each label;
+    `separator` separates several names in one column.
 
     Raises:
       UserError: If a value does not fit the problem type.
@@ -220,17 +212,14 @@ def _read_flags(
         )
     if all(values.get(column) in (None, "") for column in columns):
         return None
-    return tuple(c for c in columns if _read_flag(where, c, values.get(c)))
-
-
-def _read_flag(where: str, column: str, value: Any) -> bool:
-    name = parse_name(where, value).lower()
-    if name not in (*_FALSE, *_TRUE):
-        raise UserError(
-            f"{where} must have 0 or 1 in column {column!r}. Received: "
-            f"{value!r}."
-        )
-    return name in _TRUE
+    names = {x: parse_name(where, values.get(x)).lower() for x in columns}
+    for column, name in names.items():
+        if name not in (*_FALSE, *_TRUE):
+            raise UserError(
+                f"{where} must have 0 or 1 in column {column!r}. Received: "
+                f"{values[column]!r}."
+            )
+    return tuple(column for column, name in names.items() if name in _TRUE)
 
 
 def parse_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
@@ -238,41 +227,32 @@ def parse_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
 
     Args:
       text: label:weight pairs separated by commas; other labels have weight 1.
-        Labels may themselves contain commas and colons.
+        Labels with a comma cannot be named.
       labels: The labels, at least two.
 
     Raises:
       UserError: If a label is unknown or a weight is not a number above 0.
     """
-    weights = dict.fromkeys(labels, 1.0)
-    seen = set()
-    # Try long labels first: if "a:1" is a label, "a:1:2" gives it weight 2.
-    names = "|".join(map(re.escape, sorted(labels, key=len, reverse=True)))
-    pair = re.compile(rf"\s*({names})\s*:([^,:]*)(?:,|$)")
-    position, is_over = 0, False
-    while not is_over:
-        match = pair.match(text, position)
-        if match is None or match[1] in seen:
-            example = shlex.quote(f"{labels[0]}:2.5,{labels[1]}:0.5")
+    weights: dict[str, float] = {}
+    for pair in text.split(","):
+        name, _, number = map(str.strip, pair.rpartition(":"))
+        if name not in labels or name in weights:
             raise UserError(
                 f"--class_weights must be {BALANCED!r} or name labels once "
-                f"each, as --class_weights={example}. Received: "
-                f"{_ANY_PAIR.match(text, position)[0].strip()!r}, and the "
-                f"labels are {name_some(labels)}."
+                "each, as --class_weights=spam:2.5,ham:0.5; no label may have "
+                f"a comma. Received: {pair.strip()!r}, and the labels are "
+                f"{name_some(labels)}."
             )
         try:
-            weight = float(match[2])
+            weights[name] = float(number)
         except ValueError:
-            weight = math.nan
-        if not 0 < weight < math.inf:
+            weights[name] = math.nan
+        if not 0 < weights[name] < math.inf:
             raise UserError(
                 "The weights of --class_weights must be numbers above 0. "
-                f"Received: {match[0].strip().removesuffix(',')!r}."
+                f"Received: {pair.strip()!r}."
             )
-        weights[match[1]] = weight
-        seen.add(match[1])
-        position, is_over = match.end(), not match[0].endswith(",")
-    return tuple(weights.values())
+    return tuple(weights.get(label, 1.0) for label in labels)
 
 
 def check_few(

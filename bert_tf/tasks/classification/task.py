@@ -12,6 +12,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
@@ -72,8 +73,6 @@ def convert_examples_to_features(
     """
     texts_a = [example.text_a for example in examples]
     texts_b = [example.text_b for example in examples]
-    if all(text is None for text in texts_b):
-        texts_b = None
     rows = packed_rows.pack_texts(
         texts_a, texts_b, tokenizer, max_seq_length, doc_stride
     )
@@ -180,17 +179,13 @@ class ClassificationTask(ClassificationFiles, task.Task):
                 self.max_seq_length,
                 len(features),
             )
-        if features.num_truncated:
-            logging.warning(
-                "%d of %d texts have more than --max_seq_length=%d tokens and "
-                "were truncated%s.",
-                features.num_truncated,
-                len(examples),
-                self.max_seq_length,
-                ""
-                if self.doc_stride is None
-                else ": both texts of a pair have more than half of them",
-            )
+        is_cut = self.doc_stride is not None
+        task.warn_of_truncated(
+            features.num_truncated,
+            f"{len(examples)} texts have",
+            f"max_seq_length={self.max_seq_length}",
+            ": both texts of a pair have more than half of them" * is_cut,
+        )
         return features
 
     def model_arguments(self) -> dict[str, Any]:
@@ -452,32 +447,35 @@ class ClassificationTask(ClassificationFiles, task.Task):
             )
         if not self.is_labeled(examples):
             return
-        write, name = {
-            "single_label": (self._write_matrix, "confusion_matrix"),
-            "multi_label": (self._write_scores, "label_scores"),
-            "regression": (result_tables.write_score_scatter, "score_scatter"),
-        }[self.problem_type]
         label_ids = convert_labels(examples, self.labels, self.problem_type)
-        path = self.report_path(output_dir, split, name)
-        write(path, label_ids, self.predicted_ids(predictions))
-        if self.problem_type != "regression" and (label_ids != OUTSIDE).any():
-            result_tables.write_calibration(
-                self.report_path(output_dir, split, "calibration"),
-                *self._answers(label_ids, predictions),
-                label_ids.ravel() != OUTSIDE,
+        predicted = self.predicted_ids(predictions)
+
+        def path(name: str) -> str:
+            return self.report_path(output_dir, split, name)
+
+        if self.problem_type == "regression":
+            result_tables.write_score_scatter(
+                path("score_scatter"), label_ids, predicted
             )
-
-    def _write_matrix(self, path, label_ids, predicted_ids) -> None:
-        counts = np.zeros([len(self.labels)] * 2, np.int64)
-        known = label_ids != OUTSIDE
-        np.add.at(counts, (label_ids[known], predicted_ids[known]), 1)
-        result_tables.write_confusion_matrix(path, self.labels, counts)
-
-    def _write_scores(self, path, label_ids, predicted_ids) -> None:
-        rows = result_tables.label_score_rows(
-            self.labels, label_ids, predicted_ids
-        )
-        result_tables.write_scores(path, "label", rows)
+            return
+        is_known = label_ids.ravel() != OUTSIDE
+        if self.problem_type == "multi_label":
+            rows = result_tables.label_score_rows(
+                self.labels, label_ids, predicted
+            )
+            result_tables.write_scores(path("label_scores"), "label", rows)
+        else:
+            counts = np.zeros([len(self.labels)] * 2, np.int64)
+            np.add.at(counts, (label_ids[is_known], predicted[is_known]), 1)
+            result_tables.write_confusion_matrix(
+                path("confusion_matrix"), self.labels, counts
+            )
+        if is_known.any():
+            result_tables.write_calibration(
+                path("calibration"),
+                *self._answers(label_ids, predictions),
+                is_known,
+            )
 
     def example_to_json(self, example: InputExample) -> dict[str, Any]:
         return classification_examples.to_json(example)
@@ -535,8 +533,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "ClassificationTask":
-        arguments = ClassificationFiles.stored(values)
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        arguments = cls.stored(values)
         problem_type = arguments.get("problem_type", "single_label")
         if arguments["labels"] is None and problem_type != "regression":
             raise UserError(
@@ -549,15 +547,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
                 "The metrics in task.json must be some of "
                 f"{', '.join(metrics.METRICS)}. Received: {list(names)!r}."
             )
-        return cls(
-            **arguments,
-            max_seq_length=values.get("max_seq_length", 128),
-            metric_names=tuple(names),
-            doc_stride=values.get("doc_stride"),
-            head=values.get("head", "linear"),
-            pooling=values.get("pooling"),
-            normalize=values.get("normalize", False),
-        )
+        return cls(**arguments, metric_names=tuple(names))
 
 
 def results_text(predictions: Sequence[Prediction]) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.errors import UserError
@@ -73,14 +72,11 @@ class EmbeddingsTask(EmbeddingsFiles, task.Task):
         rows = packed_rows.pack_texts(
             texts, None, tokenizer, self.max_seq_length
         )
-        if rows.num_truncated:
-            logging.warning(
-                "%d of %d texts have more than max_seq_length=%d tokens and "
-                "were truncated.",
-                rows.num_truncated,
-                len(examples),
-                self.max_seq_length,
-            )
+        task.warn_of_truncated(
+            rows.num_truncated,
+            f"{len(texts)} texts have",
+            f"max_seq_length={self.max_seq_length}",
+        )
         return rows
 
     def model_arguments(self) -> dict[str, Any]:
@@ -126,10 +122,6 @@ class EmbeddingsTask(EmbeddingsFiles, task.Task):
             "max_seq_length": self.max_seq_length,
             **self.model_arguments(),
         }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "EmbeddingsTask":
-        return cls(**cls.stored(values))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

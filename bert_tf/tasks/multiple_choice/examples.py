@@ -15,6 +15,7 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
+from bert_tf.tasks.classification.examples import read_text
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import OfficialFiles
 from bert_tf.tasks.task_files import SplitKey
@@ -129,78 +130,6 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
 }
 
 
-def read_examples(
-    path: str,
-    columns: Columns,
-    *,
-    may_lack_labels: bool = False,
-    columns_without_header: Sequence[str] = (),
-    name_flags: bool = False,
-) -> list[MultipleChoiceExample]:
-    """Reads examples with their correct choices.
-
-    If the correct choice is always in the same column, the choices of each row
-    are shuffled, depending only on the row's line number. Without this, a model
-    that scores all choices equally could seem perfect, as the first choice wins
-    ties. A model scores choices separately, so their order does not matter.
-
-    Args:
-      path: A file that `tables.read_table` reads.
-      columns: The columns to read.
-      may_lack_labels: Whether all rows may lack a label, as in a test file.
-      columns_without_header: As for `tables.read_table`.
-      name_flags: Whether errors mention the flags that name the columns.
-
-    Raises:
-      UserError: If the file is not a valid table or lacks a column. If a text
-        is empty or not a string, if a row has fewer than two choices, or if a
-        label is missing or not a choice.
-    """
-    table = tables.read_table(
-        path, columns_without_header=columns_without_header
-    )
-    flags = columns.flags if name_flags else {}
-    table.require(columns.texts, flags)
-    is_read = columns.label in table.repeated or not may_lack_labels
-    if columns.label and is_read:
-        table.require([columns.label], flags)
-    lines, examples = [], []
-    for row in table.rows:
-        where = f"{path}, line {row.line}"
-        example = _make_example(where, _guid(path, row), row.values, columns)
-        label = _read_label(where, row.values, columns, example)
-        if label is None and not may_lack_labels:
-            raise UserError(
-                f"{where} has no label in column {columns.label!r}."
-            )
-        lines.append(row.line)
-        examples.append(dataclasses.replace(example, label=label))
-    classification_examples.check_all_or_none(examples)
-    return _reorder(examples, lines) if columns.right else examples
-
-
-def read_inputs(
-    path: str, columns: Columns, columns_without_header: Sequence[str] = ()
-) -> Iterator[MultipleChoiceExample]:
-    """Yields the examples of a file to predict, row by row, without labels.
-
-    A file without `columns.choices` may have "context" and "choices" instead.
-
-    Raises:
-      UserError: If the file is not a valid table or lacks a column, if a text
-        is empty or not a string, or if a row has fewer than two choices.
-    """
-    table = tables.read_table(
-        path, columns_without_header=columns_without_header
-    )
-    columns = _choose_columns(table.columns, columns)
-    table.require(columns.texts)
-    for row in table.rows:
-        yield _make_example(
-            f"{path}, line {row.line}", _guid(path, row), row.values, columns
-        )
-
-
 def parse_row(row: Any, columns: Columns) -> MultipleChoiceExample:
     """Converts a mapping to an example.
 
@@ -218,7 +147,7 @@ def parse_row(row: Any, columns: Columns) -> MultipleChoiceExample:
             f"Each row must be a mapping with "
             f"{', '.join(map(repr, columns.texts))}. Received: {row!r:.80}."
         )
-    return _make_example(f"The row {row!r:.80}", "", row, columns)
+    return _parse(f"The row {row!r:.80}", row, columns)
 
 
 def _choose_columns(existing: Sequence[str], columns: Columns) -> Columns:
@@ -230,31 +159,38 @@ def _choose_columns(existing: Sequence[str], columns: Columns) -> Columns:
     return general if "choices" in existing and not has_own else columns
 
 
-def _guid(path: str, row: tables.Row) -> str:
-    return f"{os.path.basename(path)}:{row.line}"
-
-
 def _make_example(
-    where: str, guid: str, values: Mapping[str, Any], columns: Columns
+    path: str, row: tables.Row, columns: Columns
+) -> MultipleChoiceExample:
+    """Returns the example of a table's row, without its label."""
+    example = _parse(f"{path}, line {row.line}", row.values, columns)
+    guid = f"{os.path.basename(path)}:{row.line}"
+    return dataclasses.replace(example, guid=guid)
+
+
+def _parse(
+    where: str, values: Mapping[str, Any], columns: Columns
 ) -> MultipleChoiceExample:
     """Returns an example without its label; errors begin with `where`."""
     if len(columns.choices) == 1:
         choices = _listed_choices(where, values, columns.choices[0])
         names = tuple(map(str, range(len(choices))))
     else:
-        choices = _choices_of_columns(where, values, columns.choices)
-        names = columns.choices[: len(choices)]
+        count = len(columns.choices)  # The last columns may be empty.
+        while count > 2 and values.get(columns.choices[count - 1]) in (
+            None,
+            "",
+        ):
+            count -= 1
+        names = columns.choices[:count]
+        choices = tuple(read_text(where, values, name) for name in names)
     if columns.start is not None:
-        start = classification_examples.read_text(
-            where, values, columns.start, may_be_empty=True
-        )
+        start = read_text(where, values, columns.start, keep_empty=True)
         choices = tuple(f"{start} {choice}".strip() for choice in choices)
     context = None
     if columns.context is not None:
-        context = classification_examples.read_text(
-            where, values, columns.context
-        )
-    return MultipleChoiceExample(guid, context, choices, names)
+        context = read_text(where, values, columns.context)
+    return MultipleChoiceExample("", context, choices, names)
 
 
 def _listed_choices(
@@ -270,19 +206,6 @@ def _listed_choices(
             f"with --choice_columns. Received: {received}."
         )
     return tuple(choices)
-
-
-def _choices_of_columns(
-    where: str, values: Mapping[str, Any], columns: Sequence[str]
-) -> tuple[str, ...]:
-    """Returns the choices of a row; the last columns may be empty."""
-    count = len(columns)
-    while count > 2 and values.get(columns[count - 1]) in (None, ""):
-        count -= 1
-    return tuple(
-        classification_examples.read_text(where, values, column)
-        for column in columns[:count]
-    )
 
 
 def _read_label(
@@ -359,14 +282,39 @@ class MultipleChoiceFiles(TaskFiles):
         }
 
     def read(self, split: str) -> list[MultipleChoiceExample]:
-        path = self.files[split]
-        examples = read_examples(
-            path,
-            self.columns,
-            may_lack_labels=split.startswith(TEST),
-            columns_without_header=self._columns_without_header,
-            name_flags=self.name not in OFFICIAL,
-        )
+        """Reads examples with their correct choices.
+
+        If the correct choice is always in the same column, the choices of each
+        row are shuffled, depending only on the row's line number. Without this,
+        a model that scores all choices equally could seem perfect, as the first
+        choice wins ties. A model scores choices separately, so their order does
+        not matter.
+
+        Raises:
+          UserError: If the file is not a valid table or lacks a column. If a
+            text is empty or not a string, if a row has fewer than two choices,
+            or if a label is missing or not a choice.
+        """
+        path, columns = self.files[split], self.columns
+        may_lack_labels = split.startswith(TEST)
+        table = self.read_table(path)
+        flags = {} if self.name in OFFICIAL else columns.flags
+        table.require(columns.texts, flags)
+        is_read = columns.label in table.repeated or not may_lack_labels
+        if columns.label and is_read:
+            table.require([columns.label], flags)
+        lines, examples = [], []
+        for row in table.rows:
+            example = _make_example(path, row, columns)
+            where = f"{path}, line {row.line}"
+            label = _read_label(where, row.values, columns, example)
+            if label is None and not may_lack_labels:
+                raise UserError(
+                    f"{where} has no label in column {columns.label!r}."
+                )
+            lines.append(row.line)
+            examples.append(dataclasses.replace(example, label=label))
+        classification_examples.check_all_or_none(examples)
         most = max(len(example.choices) for example in examples)
         num_fewer = sum(len(example.choices) < most for example in examples)
         if num_fewer:
@@ -377,7 +325,7 @@ class MultipleChoiceFiles(TaskFiles):
                 len(examples),
                 most,
             )
-        return examples
+        return _reorder(examples, lines) if columns.right else examples
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
         # `read` may shuffle choices, so sort them: equal rows need equal keys.
@@ -386,14 +334,17 @@ class MultipleChoiceFiles(TaskFiles):
         ]
 
     def read_inputs(self, path: str) -> Iterator[MultipleChoiceExample]:
-        return read_inputs(path, self.columns, self._columns_without_header)
+        """Yields the examples of a file to predict; see `TaskFiles`.
 
-    def read_table(self, path: str) -> tables.Table | None:
-        return tables.read_table(
-            path, columns_without_header=self._columns_without_header
-        )
+        A file without `columns.choices` may have "context" and "choices".
+        """
+        table = self.read_table(path)
+        columns = _choose_columns(table.columns, self.columns)
+        table.require(columns.texts)
+        for row in table.rows:
+            yield _make_example(path, row, columns)
 
-    @property
-    def _columns_without_header(self) -> tuple[str, ...]:
+    def read_table(self, path: str) -> tables.Table:
         official = OFFICIAL.get(self.name)
-        return official.columns_without_header if official else ()
+        header = official.columns_without_header if official else ()
+        return tables.read_table(path, columns_without_header=header)

@@ -14,14 +14,11 @@ import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 from sklearn import metrics as sklearn_metrics
 
-from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import metrics
 from bert_tf.tasks import packed_rows
@@ -32,99 +29,15 @@ from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 from bert_tf.tasks.packed_rows import LABEL_IDS
-from bert_tf.tasks.packed_rows import PackedRows
+from bert_tf.tasks.packed_rows import GroupedRows
 from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
 _LOGITS = "logits"
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class MultipleChoiceFeatures(PackedRows):
-    """Packed contexts with choices, example by example.
-
-    Attributes:
-      example_splits: <int64>[N + 1], the bounds of the examples' rows.
-    """
-
-    example_splits: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.example_splits) - 1
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """<int64>[N], tokens of the longest choice with its context."""
-        return np.maximum.reduceat(super().lengths, self.example_splits[:-1])
-
-    def inputs(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns inputs [B, C, T].
-
-        Missing choices have only padding, so `input_mask` is 0 even at [CLS].
-        """
-        first = self.example_splits[indices][:, np.newaxis]
-        count = self.example_splits[indices + 1][:, np.newaxis] - first
-        # All batches get the same number of choices, so shapes can be static.
-        position = np.arange(np.diff(self.example_splits).max())
-        is_there = position < count  # [B, C]
-        inputs = {}
-        rows = super().inputs((first + position)[is_there], length)
-        for name, values in rows.items():
-            padding = self.pad_id if name == INPUT_IDS.name else 0
-            inputs[name] = np.full([*is_there.shape, length], padding, np.int32)
-            inputs[name][is_there] = values
-        return inputs
-
-
-def convert_examples_to_features(
-    examples: Sequence[MultipleChoiceExample],
-    tokenizer: BertTokenizer,
-    max_seq_length: int,
-) -> MultipleChoiceFeatures:
-    """Tokenizes, truncates and packs the context with each of its choices.
-
-    Section 4.4 of the paper: [CLS] context [SEP] choice [SEP]; without a
-    context [CLS] choice [SEP]. A context and its choice are truncated like a
-    pair of texts. Either all examples must have labels, or none.
-
-    Raises:
-      UserError: If `max_seq_length` leaves no room for a token.
-    """
-    texts_a, texts_b = [], []
-    for context, choices in ((x.context, x.choices) for x in examples):
-        texts_a += choices if context is None else [context] * len(choices)
-        texts_b += [None] * len(choices) if context is None else choices
-    if not any(texts_b):
-        texts_b = None
-    rows = packed_rows.pack_texts(texts_a, texts_b, tokenizer, max_seq_length)
-    targets = {}
-    if examples and examples[0].label is not None:
-        labels = [example.label for example in examples]
-        targets[LABEL_IDS] = np.array(labels, np.int32)
-    counts = [len(example.choices) for example in examples]
-    return MultipleChoiceFeatures(
-        **vars(rows)
-        | {
-            "examples": None,
-            "targets": targets,
-            "example_splits": np.cumsum([0, *counts]),
-        }
-    )
-
-
-class Prediction(NamedTuple):
-    """The probabilities of an example's choices.
-
-    Attributes:
-      probabilities: <float32>[number of choices], in the order of the choices.
-    """
-
-    probabilities: np.ndarray
-
-    @property
-    def index(self) -> int:
-        """The index of the most probable choice."""
-        return int(np.argmax(self.probabilities))
+# The probabilities of an example's choices, <float32>[number of choices].
+Prediction = np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,20 +61,37 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         examples: Sequence[MultipleChoiceExample],
         tokenizer: BertTokenizer,
         is_training: bool = False,
-    ) -> MultipleChoiceFeatures:
-        """Converts examples to rows, and logs how many were truncated."""
-        features = convert_examples_to_features(
-            examples, tokenizer, self.max_seq_length
+    ) -> GroupedRows:
+        """Packs the context with each of its choices; logs truncated choices.
+
+        Section 4.4 of the paper: [CLS] context [SEP] choice [SEP]; without a
+        context [CLS] choice [SEP]. A context and its choice are truncated like
+        a pair of texts. Either all examples must have labels, or none.
+        """
+        texts_a, texts_b = [], []
+        for context, choices in ((x.context, x.choices) for x in examples):
+            texts_a += choices if context is None else [context] * len(choices)
+            texts_b += [None] * len(choices) if context is None else choices
+        rows = packed_rows.pack_texts(
+            texts_a, texts_b, tokenizer, self.max_seq_length
         )
-        if features.num_truncated:
-            logging.warning(
-                "%d of %d choices have, with their context, more than "
-                "--max_seq_length=%d tokens and were truncated.",
-                features.num_truncated,
-                features.example_splits[-1],
-                self.max_seq_length,
-            )
-        return features
+        task.warn_of_truncated(
+            rows.num_truncated,
+            f"{len(texts_a)} choices have, with their context,",
+            f"max_seq_length={self.max_seq_length}",
+        )
+        counts = np.array([[len(example.choices)] for example in examples])
+        position = np.arange(counts.max())
+        groups = np.where(
+            position < counts,
+            np.cumsum(counts)[:, None] - counts + position,
+            -1,
+        )
+        targets = {}
+        if examples[0].label is not None:
+            labels = [example.label for example in examples]
+            targets[LABEL_IDS] = np.array(labels, np.int32)
+        return GroupedRows(rows, groups, targets)
 
     def model_arguments(self) -> dict[str, Any]:
         return {"head": self.head, "head_dropout_prob": self.head_dropout_prob}
@@ -182,7 +112,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
     def predict(
         self,
         examples: Sequence[MultipleChoiceExample],
-        features: MultipleChoiceFeatures,
+        features: GroupedRows,
         outputs: Mapping[str, Sequence[np.ndarray]],
         tokenizer: BertTokenizer,
     ) -> list[Prediction]:
@@ -193,10 +123,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         is_there = tf.sequence_mask(counts, logits.shape[1])
         decoded = self.decode({_LOGITS: logits}, is_there)
         probs = decoded["probabilities"].numpy().astype(np.float32)
-        return [
-            Prediction(row[:count])
-            for row, count in zip(probs, counts, strict=True)
-        ]
+        return [row[:count] for row, count in zip(probs, counts, strict=True)]
 
     def decode(
         self,
@@ -229,13 +156,13 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
 
         Choices have the indices and the order of the file, before any shuffle.
         """
-        values = prediction.probabilities.tolist()
+        values, best = prediction.tolist(), int(np.argmax(prediction))
         indices = self._indices(example)
         order = sorted(range(len(values)), key=indices.__getitem__)
         return {
-            "label": example.names[prediction.index],
-            "index": indices[prediction.index],
-            "probability": values[prediction.index],
+            "label": example.names[best],
+            "index": indices[best],
+            "probability": values[best],
             "probabilities": {example.names[i]: values[i] for i in order},
         }
 
@@ -254,7 +181,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         return metrics.compute_metrics(
             (metrics.ACCURACY,),
             np.array([example.label for example in examples]),
-            np.array([prediction.index for prediction in predictions]),
+            np.array([np.argmax(prediction) for prediction in predictions]),
         )
 
     def write_report(
@@ -274,7 +201,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         pairs = []
         for one, predicted in zip(examples, predictions, strict=True):
             indices = self._indices(one)
-            pairs.append((indices[one.label], indices[predicted.index]))
+            pairs.append((indices[one.label], indices[np.argmax(predicted)]))
         counts = sklearn_metrics.confusion_matrix(
             *np.array(pairs).T, labels=range(most)
         )
@@ -309,14 +236,6 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
             "columns": dataclasses.asdict(self.columns),
             "head": self.head,
         }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "MultipleChoiceTask":
-        return cls(
-            **MultipleChoiceFiles.stored(values),
-            max_seq_length=values.get("max_seq_length", 128),
-            head=values.get("head", "linear"),
-        )
 
 
 def _mask_missing(

@@ -77,7 +77,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_more_windows_than_are_packed_at_once(self):
-        count = packed_rows._TEXTS_PER_CALL + 4
+        count = packed_rows._PER_CALL + 4
         long = " ".join("abc"[i % 3] for i in range(count))
         packed = packed_rows.pack_texts(
             ["a", long, "b"], None, self.tokenizer, 4, 1

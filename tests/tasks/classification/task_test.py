@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import shlex
 
 import numpy as np
 import tensorflow as tf
@@ -610,29 +609,13 @@ class ClassWeightsTest(_CustomCase):
     def test_given_weights_follow_label_order(self):
         self.assertEqual(self.weights("x y:2.5, 10:0.5"), (0.5, 1.0, 2.5))
 
-    def test_labels_with_commas(self):
-        train = self.write(
-            "commas.csv",
-            'body,kind\nA,"card, arrival"\nB,card\nC,"pin, card:2"\nD,pin\n',
-        )
-        for text, expected in (
-            ("card, arrival:3,pin:2", (1.0, 3.0, 2.0, 1.0)),
-            ("pin:2, card:0.5 ,card, arrival : 3", (0.5, 3.0, 2.0, 1.0)),
-            ("pin, card:2:4,pin:5,card:6", (6.0, 1.0, 5.0, 4.0)),
-        ):
-            weights = self.weights(text, train_file=train)
-            self.assertEqual(weights, expected, text)
-
-    def test_the_hint_can_be_parsed(self):
+    def test_labels_with_commas_are_refused(self):
         train = self.write("commas.csv", 'body,kind\nA,"a, b"\nB,it\'s: c\n')
-        with self.assertRaises(UserError) as caught:
-            self.weights("a, b:3,a, c:2", train_file=train)
-        message = str(caught.exception)
-        self.assertIn("Received: 'a, c:2', and the labels are 'a, b'", message)
-        hint = message.partition(", as ")[2].partition(". Received")[0]
-        (word,) = shlex.split(hint)
-        given = word.removeprefix("--class_weights=")
-        self.assertEqual(self.weights(given, train_file=train), (2.5, 0.5))
+        self.assertEqual(
+            self.weights("it's: c:2", train_file=train), (1.0, 2.0)
+        )
+        with self.assertRaisesRegex(UserError, "no label may have a comma"):
+            self.weights("a, b:3", train_file=train)
 
     def test_balanced_without_examples_of_a_label(self):
         self.write("train.tsv", "sentence\tlabel\nA\t1\nB\t1\n")

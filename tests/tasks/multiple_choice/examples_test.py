@@ -11,6 +11,7 @@ from bert_tf.errors import UserError
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
+from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 from tests.support import files_case
 from tests.support.shared_data import data
 
@@ -32,20 +33,21 @@ ending2,ending3,label
 """
 
 
+def _read(path, columns, name="custom"):
+    task = MultipleChoiceFiles(name=name, columns=columns, files={"dev": path})
+    return task.read("dev")
+
+
 class _FilesTestCase(files_case.FilesCase):
-    def _read(self, name, text, columns=_CUSTOM, **kwargs):
-        return multiple_choice_examples.read_examples(
-            self.write(name, text), columns, **kwargs
-        )
+    def _read(self, name, text, columns=_CUSTOM):
+        return _read(self.write(name, text), columns)
 
 
 class OfficialFilesTest(_FilesTestCase):
     def test_swag_rows_become_examples(self):
         path = self.write("val.csv", _SWAG_CSV)
         self.assertEqual(_SWAG.find_file(str(self.folder), "dev"), path)
-        first, second = multiple_choice_examples.read_examples(
-            path, _SWAG.columns
-        )
+        first, second = _read(path, _SWAG.columns)
         self.assertEqual(
             first,
             MultipleChoiceExample(
@@ -67,11 +69,7 @@ class OfficialFilesTest(_FilesTestCase):
     @parameterized.parameters(("train", 1665), ("dev", 556), ("test", 555))
     def test_codah_has_no_header(self, split, count):
         path = _CODAH.find_file(data("codah/fold_0"), split)
-        examples = multiple_choice_examples.read_examples(
-            path,
-            _CODAH.columns,
-            columns_without_header=_CODAH.columns_without_header,
-        )
+        examples = _read(path, _CODAH.columns, "codah")
         with open(path, encoding="utf-8") as file:
             rows = [line.rstrip("\n").split("\t") for line in file]
         self.assertLen(examples, count)
@@ -82,9 +80,7 @@ class OfficialFilesTest(_FilesTestCase):
 
     def _comve(self, split, official):
         path = official.find_file(data("comve"), split)
-        examples = multiple_choice_examples.read_examples(
-            path, official.columns
-        )
+        examples = _read(path, official.columns)
         with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         return examples, rows
@@ -211,9 +207,8 @@ class InputsTest(_FilesTestCase):
             "Correct Statement,Incorrect Statement\n"
             + "".join(f"c{i},i{i}\n" for i in range(20)),
         )
-        examples = list(
-            multiple_choice_examples.read_inputs(path, _COMVE_A.columns)
-        )
+        task = MultipleChoiceFiles(columns=_COMVE_A.columns)
+        examples = list(task.read_inputs(path))
         self.assertEqual(
             [x.choices for x in examples],
             [(f"c{i}", f"i{i}") for i in range(20)],

@@ -14,11 +14,9 @@ from bert_tf.errors import UserError
 from bert_tf.modeling import task_models
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
-from bert_tf.tasks.multiple_choice import task as multiple_choice_task
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
-from bert_tf.tasks.multiple_choice.task import Prediction
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
@@ -87,15 +85,13 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         loss, together = self._predict(model, _EXAMPLES)
         losses = []
         for example, predicted in zip(_EXAMPLES, together, strict=True):
-            self.assertLen(predicted.probabilities, len(example.choices))
-            self.assertAllClose(predicted.probabilities.sum(), 1.0, atol=1e-6)
+            self.assertLen(predicted, len(example.choices))
+            self.assertAllClose(predicted.sum(), 1.0, atol=1e-6)
             _, (alone,) = self._predict(model, [example])
-            self.assertAllClose(
-                alone.probabilities, predicted.probabilities, atol=1e-5
-            )
-            losses.append(-np.log(predicted.probabilities[example.label]))
+            self.assertAllClose(alone, predicted, atol=1e-5)
+            losses.append(-np.log(predicted[example.label]))
         self.assertAllClose(loss, np.mean(losses), rtol=1e-5)
-        spread = [p.probabilities[0] for p in together]
+        spread = [p[0] for p in together]
         self.assertGreater(np.ptp(spread), 0.01)
 
     def test_bilstms_accept_fewer_choices(self):
@@ -104,13 +100,13 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         )
         _, predicted = self._predict(self._model(), _EXAMPLES)
         self.assertAllEqual(
-            [np.isfinite(x.probabilities).all() for x in predicted], [True] * 3
+            [np.isfinite(x).all() for x in predicted], [True] * 3
         )
 
     def test_json_has_choices_in_the_order_of_the_file(self):
         example = MultipleChoiceExample("", "q", ("z", "x", "y"), tuple("cab"))
         described = self.task.prediction_to_json(
-            example, Prediction(np.array([0.625, 0.25, 0.125], np.float32))
+            example, np.array([0.625, 0.25, 0.125], np.float32)
         )
         self.assertEqual((described["label"], described["index"]), ("c", 2))
         self.assertEqual(
@@ -119,13 +115,13 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         )
         general = MultipleChoiceExample("", "q", ("x", "y"), ("0", "1"))
         described = self.task.prediction_to_json(
-            general, Prediction(np.array([0.25, 0.75], np.float32))
+            general, np.array([0.25, 0.75], np.float32)
         )
         self.assertEqual((described["label"], described["index"]), ("1", 1))
 
     def _predictions(self, *indices):
         return [
-            Prediction(np.eye(len(example.choices))[index])
+            np.eye(len(example.choices))[index]
             for example, index in zip(_EXAMPLES, indices, strict=True)
         ]
 
@@ -149,7 +145,7 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
             folder,
             split,
             [*_EXAMPLES, reordered],
-            [*self._predictions(2, 1, 1), Prediction(np.array([0.75, 0.25]))],
+            [*self._predictions(2, 1, 1), np.array([0.75, 0.25])],
         )
         self.assertCountEqual(
             os.listdir(folder), [f"{name}.png", f"{name}.txt"]
@@ -180,7 +176,7 @@ right \\ predicted  [0]  [1]  [2]
             folder,
             "dev",
             examples,
-            [Prediction(np.array([0, 1])), Prediction(np.array([0, 0, 1]))],
+            [np.array([0, 1]), np.array([0, 0, 1])],
         )
         text = pathlib.Path(folder, "confusion_matrix.txt").read_text()
         self.assertIn("[0] 0                0    0    1\n", text)
@@ -214,15 +210,20 @@ right \\ predicted  [0]  [1]  [2]
         )
 
 
+def _featurize(examples, tokenizer, max_seq_length):
+    task = MultipleChoiceTask(
+        columns=Columns(("choices",)), max_seq_length=max_seq_length
+    )
+    return task.featurize(examples, tokenizer)
+
+
 class MultipleChoiceFeaturesTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
         self.tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
 
     def _convert(self, examples, max_seq_length=12):
-        return multiple_choice_task.convert_examples_to_features(
-            examples, self.tokenizer, max_seq_length
-        )
+        return _featurize(examples, self.tokenizer, max_seq_length)
 
     def _ids(self, text):
         return [tiny_model.TOKENS.index(piece) for piece in text.split()]
@@ -274,7 +275,7 @@ class MultipleChoiceFeaturesTest(tf.test.TestCase):
 
     def test_padding_uses_the_pad_id(self):
         tokens = ["[UNK]", *tiny_model.TOKENS[2:], "[PAD]"]
-        features = multiple_choice_task.convert_examples_to_features(
+        features = _featurize(
             [_example("the", ["cat", "dog"]), _example("the", ["cat"] * 3)],
             BertTokenizer(Vocabulary(tokens)),
             12,
