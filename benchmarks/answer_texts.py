@@ -52,7 +52,7 @@ def main():
     num_spans = num_differing = 0
     for window in windows:
         example = examples[window.example_index]
-        tokens = window.tokens(tokenizer.vocabulary)
+        tokens = [tokenizer.vocabulary.tokens[x] for x in window.input_ids]
         # The last begin is [SEP], so no span starts there.
         begins = range(window.doc_offset, len(tokens))
         begins = [n for n in begins if not tokens[n].startswith("##")]

@@ -92,8 +92,8 @@ class FinetuneSquadTest(_Case):
         self.assertRegex(log, r"train.json: 5 examples, \d\d rows")
         answers = self.read_json("predictions.json")
         self.assertEqual(list(answers), ["q0", "q1", "q2"])
-        path = str(self.folder / "dev.json")
-        examples = squad_examples.read_squad_examples(path, False)
+        data = squad_examples.read_dataset(str(self.folder / "dev.json"))
+        examples = squad_examples.build_examples(data, False)
         scores = self.read_json("eval_results.json")["dev"]
         self.assertEqual(scores, squad_metrics.evaluate(examples, answers))
         results = (self.output / "eval_results.txt").read_text()
@@ -176,7 +176,8 @@ class FinetuneSquadTest(_Case):
             {id for id, odds in null_odds.items() if odds > threshold},
         )
         scores = self.read_json("eval_results.json")["dev"]
-        examples = squad_examples.read_squad_examples(dev, False)
+        data = squad_examples.read_dataset(dev)
+        examples = squad_examples.build_examples(data, False)
         self.assertEqual(
             scores, squad_metrics.evaluate(examples, answers, True)
         )

@@ -6,7 +6,6 @@ import functools
 import json
 import re
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import ClassVar
@@ -84,23 +83,6 @@ class SquadExample:
     def _is_unspaced(self) -> bool:
         count = len(_WITHOUT_SPACES.findall(self.context))
         return count >= _UNSPACED_SHARE * len(self.context)
-
-
-def read_squad_examples(
-    input_file: str,
-    is_training: bool,
-    version_2_with_negative: bool = False,
-    with_answers: bool = True,
-    max_ids: int | None = MAX_IDS,
-) -> tuple[SquadExample, ...]:
-    """Reads a SQuAD file; see `read_dataset` and `build_examples`."""
-    return build_examples(
-        read_dataset(input_file, with_answers),
-        is_training,
-        version_2_with_negative,
-        input_file,
-        max_ids,
-    )
 
 
 def read_dataset(
@@ -210,35 +192,32 @@ def build_examples(
     """
     examples = []
     unmatched = []
+    paragraphs = [x for article in dataset for x in article["paragraphs"]]
     has_answers = any(
         question.get("answers") or question.get("is_impossible") is not None
-        for article in dataset
-        for paragraph in article["paragraphs"]
+        for paragraph in paragraphs
         for question in paragraph["qas"]
     )
     num_several = 0
-    for article in dataset:
-        for paragraph in article["paragraphs"]:
-            words = split_words(paragraph["context"])
-            for question in paragraph["qas"]:
-                example = SquadExample(
-                    question["id"],
-                    question["question"],
-                    *words,
-                    answers=_read_texts(question) if has_answers else None,
+    for paragraph in paragraphs:
+        words = split_words(paragraph["context"])
+        for question in paragraph["qas"]:
+            example = SquadExample(
+                question["id"],
+                question["question"],
+                *words,
+                answers=_read_texts(question) if has_answers else None,
+            )
+            if is_training:
+                num_several += len(question.get("answers") or ()) > 1
+                answer = _read_answer(question, version_2_with_negative, source)
+                example = _add_answer(
+                    example, answer, len(paragraph["context"])
                 )
-                if is_training:
-                    num_several += len(question.get("answers") or ()) > 1
-                    answer = _read_answer(
-                        question, version_2_with_negative, source
-                    )
-                    example = _add_answer(
-                        example, answer, len(paragraph["context"])
-                    )
-                if example is None:
-                    unmatched.append(question["id"])
-                else:
-                    examples.append(example)
+            if example is None:
+                unmatched.append(question["id"])
+            else:
+                examples.append(example)
     if num_several:
         _warn_once(
             f"{source}: {num_several} questions have several answers; the "
@@ -392,36 +371,7 @@ def add_answer(example: SquadExample, label: Any) -> SquadExample:
     return labeled
 
 
-def read_questions(path: str) -> Iterator[SquadExample]:
-    """Yields the questions of a file to predict; answers are not read.
-
-    Args:
-      path: A SQuAD file (.json, .json.gz), or a table, which is read by rows
-        (.csv, .tsv, .jsonl, or .json with a list or one object per line). A
-        table has the columns "question", "context" and optionally "id"; rows
-        without an id are named by file and line.
-
-    Raises:
-      UserError: If the file is no SQuAD file and no table, or if a text in a
-        table is empty. SQuAD files may have empty texts, as in the original.
-    """
-    if tables.file_ending(path) == ".json" and not has_rows(path):
-        yield from read_squad_examples(path, False, with_answers=False)
-        return
-    table = tables.read_table(path)
-    columns = (QUESTION, CONTEXT)
-    table.require(columns)
-    for row in table.rows:
-        texts = classification_examples.make_example(path, row, columns)
-        qas_id = row.values.get(ID)
-        yield make_example(
-            texts.guid if qas_id in (None, "") else str(qas_id),
-            texts.text_a,
-            texts.text_b,
-        )
-
-
-def has_rows(path: str) -> bool:
+def _has_rows(path: str) -> bool:
     """Returns True if a JSON file has a list or one object per line."""
     lines = (line.strip() for _, line in text_files.read_lines(path))
     first = next(filter(None, lines), "")
@@ -431,23 +381,6 @@ def has_rows(path: str) -> bool:
         return first.startswith("[")
     return isinstance(value, list) or (
         isinstance(value, dict) and QUESTION in value
-    )
-
-
-def parse_question(row: Any) -> SquadExample:
-    """Converts a Python value to an example.
-
-    Args:
-      row: A mapping with "question", "context" and optionally "id", or a pair
-        (question, context).
-
-    Raises:
-      UserError: If `row` has another form, or a text is empty.
-    """
-    pair = classification_examples.parse_row(row, [(QUESTION, CONTEXT)])
-    qas_id = row.get(ID) if isinstance(row, Mapping) else None
-    return make_example(
-        "" if qas_id is None else str(qas_id), pair.text_a, pair.text_b
     )
 
 
@@ -467,10 +400,9 @@ class SquadFiles(TaskFiles):
     verbose_logging: bool = False
 
     def read(self, split: str) -> tuple[SquadExample, ...]:
-        """Reads a SQuAD file.
+        """Reads a SQuAD file; see `build_examples`.
 
-        As in the original, training questions are left out and counted if the
-        paragraph lacks the answer.
+        Logs a warning if a dev or test set cannot be scored.
 
         Raises:
           UserError: If the file is invalid or has nothing to train on, or if an
@@ -478,14 +410,31 @@ class SquadFiles(TaskFiles):
         """
         path = self.files[split]
         is_training = split.split("_")[0] == TRAIN
-        examples = read_squad_examples(
-            path,
+        examples = build_examples(
+            read_dataset(path),
             is_training,
             self.version_2_with_negative,
-            max_ids=None if self.verbose_logging else MAX_IDS,
+            path,
+            None if self.verbose_logging else MAX_IDS,
         )
-        if not is_training:
-            check_answers(path, examples, self.version_2_with_negative)
+        if is_training:
+            return examples
+        without = [one.qas_id for one in examples if one.answers == ()]
+        if without and not self.version_2_with_negative:
+            raise UserError(
+                f"{path} has {len(without)} questions without an answer, as in "
+                "SQuAD 2.0; set --version_2_with_negative. The first is "
+                f"{without[0]!r}."
+            )
+        num_unknown = sum(one.answers is None for one in examples)
+        if 0 < num_unknown < len(examples):
+            logging.warning(
+                "%s cannot be scored: %d of its %d questions have no "
+                '"answers".',
+                path,
+                num_unknown,
+                len(examples),
+            )
         return examples
 
     def is_labeled(self, examples: Sequence[SquadExample]) -> bool:
@@ -495,34 +444,36 @@ class SquadFiles(TaskFiles):
         return [SplitKey(x.context) for x in examples]
 
     def read_inputs(self, path: str) -> Iterator[SquadExample]:
-        yield from read_questions(path)
+        """Yields the questions of a file to predict; answers are not read.
+
+        Args:
+          path: A SQuAD file (.json, .json.gz), or a table, which is read by
+            rows (.csv, .tsv, .jsonl, or .json with a list or one object per
+            line). A table has the columns "question", "context" and optionally
+            "id"; rows without an id are named by file and line.
+
+        Raises:
+          UserError: If the file is no SQuAD file and no table, or if a text in
+            a table is empty. SQuAD files may have empty texts, as in the
+            original.
+        """
+        table = self.read_table(path)
+        if table is None:
+            dataset = read_dataset(path, with_answers=False)
+            yield from build_examples(dataset, is_training=False)
+            return
+        columns = (QUESTION, CONTEXT)
+        table.require(columns)
+        for row in table.rows:
+            texts = classification_examples.make_example(path, row, columns)
+            qas_id = row.values.get(ID)
+            yield make_example(
+                texts.guid if qas_id in (None, "") else str(qas_id),
+                texts.text_a,
+                texts.text_b,
+            )
 
     def read_table(self, path: str) -> tables.Table | None:
-        is_json = tables.file_ending(path) == ".json"
-        is_table = not is_json or has_rows(path)
-        return super().read_table(path) if is_table else None
-
-
-def check_answers(
-    path: str, examples: Sequence[SquadExample], version_2_with_negative: bool
-) -> None:
-    """Logs a warning if a file cannot be scored.
-
-    Raises:
-      UserError: If a question of SQuAD 1.1 has no answer.
-    """
-    without = [one.qas_id for one in examples if one.answers == ()]
-    if without and not version_2_with_negative:
-        raise UserError(
-            f"{path} has {len(without)} questions without an answer, as in "
-            "SQuAD 2.0; set --version_2_with_negative. The first is "
-            f"{without[0]!r}."
-        )
-    num_unknown = sum(one.answers is None for one in examples)
-    if 0 < num_unknown < len(examples):
-        logging.warning(
-            '%s cannot be scored: %d of its %d questions have no "answers".',
-            path,
-            num_unknown,
-            len(examples),
-        )
+        if tables.file_ending(path) == ".json" and not _has_rows(path):
+            return None
+        return tables.read_table(path)

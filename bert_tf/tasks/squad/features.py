@@ -21,7 +21,6 @@ from bert_tf.errors import UserError
 from bert_tf.tasks.packed_rows import PackedRows
 from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
 
 START_POSITIONS = "start_positions"
 END_POSITIONS = "end_positions"
@@ -67,10 +66,6 @@ class InputFeatures:
     is_impossible: bool = False
     offsets: np.ndarray | None = None
 
-    def tokens(self, vocabulary: Vocabulary) -> list[str]:
-        """Returns the tokens as strings."""
-        return [vocabulary.tokens[id] for id in self.input_ids]
-
 
 def convert_examples_to_features(
     examples: Iterable[SquadExample],
@@ -114,7 +109,15 @@ def convert_examples_to_features(
     while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
         tokens = _Tokens(
             tokenizer,
-            _texts(example for _, example in chunk),
+            (
+                text
+                for _, one in chunk
+                for text in (
+                    one.question_text,
+                    one.orig_answer_text or "",
+                    *one.doc_tokens,
+                )
+            ),
             not is_training
             or any(one.answer_start is not None for _, one in chunk),
         )
@@ -274,17 +277,6 @@ class _Document:
             if np.array_equal(self.ids[first : first + len(answer)], answer):
                 return range(first, first + len(answer))
         return range(start, stop)
-
-
-def _texts(examples: Iterable[SquadExample]) -> Iterator[str]:
-    """Yields all texts that will be tokenized."""
-    words = None
-    for example in examples:
-        yield example.question_text
-        yield example.orig_answer_text or ""
-        if example.doc_tokens is not words:
-            words = example.doc_tokens
-            yield from words
 
 
 def _find_max_context(

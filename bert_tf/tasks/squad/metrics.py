@@ -9,12 +9,9 @@ import re
 import string
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from absl import logging
 
-from bert_tf.errors import UserError
 from bert_tf.tasks.squad.examples import SquadExample
 from bert_tf.tasks.squad.predictions import SquadPrediction
 
@@ -32,51 +29,24 @@ def evaluate(
 
     Args:
       examples: The questions with their reference answers.
-      answers: Maps question ids to answers, "" for "no answer". In SQuAD 1.1,
-        missing questions score 0. SQuAD 2.0 needs all questions, because the
-        official evaluator would ignore missing questions.
+      answers: Maps all question ids to answers, "" for "no answer".
       version_2_with_negative: Whether some questions have no answer.
 
     Returns:
       For SQuAD 1.1 `exact_match` and `f1`. For 2.0 `exact`, `f1` and `total`;
       the prefix `HasAns_` or `NoAns_` marks questions with or without answer.
-
-    Raises:
-      UserError: If a question has no list of reference answers, if the list is
-        empty in SQuAD 1.1, or if `answers` lacks a question of SQuAD 2.0.
     """
-    for example in examples:
-        _check(example, version_2_with_negative)
-        if version_2_with_negative:
-            _require_prediction(example, answers)
-    if version_2_with_negative:
-        return _evaluate_v2_0(examples, answers)
-    return _evaluate_v1_1(examples, answers)
-
-
-def _evaluate_v1_1(
-    examples: Sequence[SquadExample], answers: Mapping[str, str]
-) -> dict[str, float]:
-    exact = f1 = 0
-    for example in examples:
-        if example.qas_id not in answers:
-            logging.error(
-                "Question %s is not answered and scores 0.", example.qas_id
-            )
-            continue
-        predicted = _tokens(answers[example.qas_id])
-        references = [_tokens(text) for text in example.answers]
-        exact += predicted in references
-        f1 += max(_f1(predicted, tokens) for tokens in references)
-    return {
-        "exact_match": _PERCENT * (exact / len(examples)),
-        "f1": _PERCENT * (f1 / len(examples)),
-    }
-
-
-def _evaluate_v2_0(
-    examples: Sequence[SquadExample], answers: Mapping[str, str]
-) -> dict[str, float]:
+    if not version_2_with_negative:
+        exact = f1 = 0
+        for example in examples:
+            predicted = _tokens(answers[example.qas_id])
+            references = [_tokens(text) for text in example.answers]
+            exact += predicted in references
+            f1 += max(_f1(predicted, tokens) for tokens in references)
+        return {
+            "exact_match": _PERCENT * (exact / len(examples)),
+            "f1": _PERCENT * (f1 / len(examples)),
+        }
     scores = [_score(one, answers[one.qas_id]) for one in examples]
     pairs = [*zip(examples, scores, strict=True)]
     groups = {
@@ -87,10 +57,10 @@ def _evaluate_v2_0(
     result = {}
     for prefix, group in groups.items():
         if group:
-            for name, column in zip(
-                ("exact", "f1"), zip(*group, strict=True), strict=True
-            ):
-                result[prefix + name] = _PERCENT * sum(column) / len(group)
+            exact, f1 = (
+                _PERCENT * sum(x) / len(group) for x in zip(*group, strict=True)
+            )
+            result |= {f"{prefix}exact": exact, f"{prefix}f1": f1}
             result[f"{prefix}total"] = len(group)
     return result
 
@@ -108,15 +78,10 @@ def find_best_threshold(
     Returns:
       The highest F1 of any threshold of `SquadPrediction.answer`, in percent,
       and the lowest threshold with this F1.
-
-    Raises:
-      UserError: If a question lacks a prediction or a list of references.
     """
     by_id = {prediction.qas_id: prediction for prediction in predictions}
     null_odds, if_answered, if_not = [], [], []
     for example in examples:
-        _check(example, version_2_with_negative=True)
-        _require_prediction(example, by_id)
         prediction = by_id[example.qas_id]
         null_odds.append(prediction.null_odds)
         best = prediction.best_non_null
@@ -163,27 +128,3 @@ def _f1(predicted: Sequence[str], reference: Sequence[str]) -> float:
     precision = 1.0 * both.total() / len(predicted)
     recall = 1.0 * both.total() / len(reference)
     return (2 * precision * recall) / (precision + recall)
-
-
-def _check(example: SquadExample, version_2_with_negative: bool) -> None:
-    """Raises `UserError` if the reference answers are missing."""
-    where = f"Question {example.qas_id!r}"
-    if example.answers is None:
-        raise UserError(
-            f'{where} has no "answers" to score a prediction with; predict '
-            "without scoring, or give a file that has them."
-        )
-    if not example.answers and not version_2_with_negative:
-        raise UserError(
-            f"{where} has no answer; SQuAD 2.0 needs --version_2_with_negative."
-        )
-
-
-def _require_prediction(
-    example: SquadExample, answers: Mapping[str, Any]
-) -> None:
-    if example.qas_id not in answers:
-        raise UserError(
-            f"Question {example.qas_id!r} has no prediction; all questions of "
-            "the file need one to be scored."
-        )

@@ -1,5 +1,6 @@
 """SQuAD answers: the n best spans per question, of a system or an ensemble."""
 
+import collections
 import dataclasses
 import itertools
 import json
@@ -26,6 +27,8 @@ from bert_tf.text.tokenizer import BertTokenizer
 # The original's answer in SQuAD 1.1 if a question has no candidate spans.
 _PLACEHOLDER = "empty"
 _EXAMPLES_AT_ONCE = 1024
+# The fields of an entry in nbest_predictions.json.
+_WRITTEN = ("text", "probability", "start_logit", "end_logit")
 _SMALLEST = 1e-300  # Replaces a probability of 0, which has no logarithm.
 
 
@@ -89,14 +92,8 @@ def find_text(
 ) -> tuple[str, int, int]:
     """Returns the text and place of a span, from the tokenizer's offsets.
 
-    Args:
-      example: The example.
-      window: The window.
-      start: The span's first token.
-      end: The span's last token.
-
-    Returns:
-      The text `context[start:end]`, and `start` and `end` in characters.
+    The span has the tokens from `start` to `end`. Returns `context[start:end]`,
+    and `start` and `end` in characters.
     """
     start = int(window.offsets[start - window.doc_offset, 0])
     end = int(window.offsets[end - window.doc_offset, 1])
@@ -219,14 +216,9 @@ def predict_answers(
             null = None
             if version_2_with_negative:
                 # The lowest score of all windows; without windows 0.
-                null = min(
-                    (
-                        _Candidate(None, 0, 0, float(starts[0]), float(ends[0]))
-                        for _, starts, ends in windows
-                    ),
-                    key=lambda one: one.score,
-                    default=_Candidate(None, 0, 0, 0.0, 0.0),
-                )
+                pairs = [(float(x[0]), float(y[0])) for _, x, y in windows]
+                lowest = min(pairs, key=sum, default=(0.0, 0.0))
+                null = _Candidate(None, 0, 0, *lowest)
                 candidates.append(null)
             # The sort is stable, as in the original: ties keep their order.
             candidates.sort(key=lambda one: one.score, reverse=True)
@@ -272,9 +264,13 @@ def _find_candidates(
         start_logits, end_logits = (np.asarray(x, np.float64) for x in logits)
         offset = window.doc_offset
         stop = offset + len(window.word_indices)
-        ends = _best_indices(end_logits, n_best_size)
+        # Sort stably: on ties, lower positions come first.
+        starts, ends = (
+            np.argsort(-x, kind="stable")[:n_best_size]
+            for x in (start_logits, end_logits)
+        )
         ends = ends[(ends >= offset) & (ends < stop)]
-        for start in _best_indices(start_logits, n_best_size):
+        for start in starts:
             if not offset <= start < stop:
                 continue
             if not window.is_max_context[start - offset]:
@@ -286,11 +282,6 @@ def _find_candidates(
                     _Candidate(window, int(start), int(end), *scores)
                 )
     return candidates
-
-
-def _best_indices(logits: np.ndarray, n_best_size: int) -> np.ndarray:
-    """Returns the indices of the greatest logits; on ties, lower ones first."""
-    return np.argsort(-logits, kind="stable")[:n_best_size]
 
 
 def _keep_best(
@@ -357,7 +348,10 @@ def write_predictions(
         one.qas_id: one.answer(null_score_diff_threshold) for one in predictions
     }
     nbest = {
-        one.qas_id: [_to_json(entry) for entry in one.nbest]
+        one.qas_id: [
+            {x: y for x in _WRITTEN if (y := getattr(entry, x)) is not None}
+            for entry in one.nbest
+        ]
         for one in predictions
     }
     null_odds = {
@@ -373,12 +367,6 @@ def write_predictions(
             os.path.join(output_dir, f"{prefix}{name}.json"),
             json.dumps(values, indent=4) + "\n",
         )
-
-
-def _to_json(entry: NbestPrediction) -> dict[str, Any]:
-    names = ("text", "probability", "start_logit", "end_logit")
-    values = {name: getattr(entry, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def read_nbest(path: str) -> dict[str, dict[str, float]]:
@@ -444,14 +432,13 @@ def _combine_question(
     systems: Sequence[dict[str, float]],
     version_2_with_negative: bool,
 ) -> SquadPrediction:
-    total: dict[str, float] = {}
+    total: collections.Counter[str] = collections.Counter()
     for system in systems:
-        for text, probability in system.items():
-            total[text] = total.get(text, 0.0) + probability
-    # The sort is stable: equally probable answers stay in the order read.
+        total.update(system)
+    # Equally probable answers stay in the order read.
     nbest = tuple(
-        NbestPrediction(text, total[text] / len(systems))
-        for text in sorted(total, key=lambda text: total[text], reverse=True)
+        NbestPrediction(text, probability / len(systems))
+        for text, probability in total.most_common()
     )
     if not version_2_with_negative:
         return SquadPrediction(qas_id, nbest)

@@ -12,6 +12,7 @@ from absl import logging
 
 from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import task
+from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features
 from bert_tf.tasks.squad import metrics as squad_metrics
@@ -87,14 +88,11 @@ class SquadTask(SquadFiles, task.Task):
             tokenizer.vocabulary.pad_id,
             is_training,
         )
-        if features.num_truncated:
-            logging.warning(
-                "%d of %d questions have more than --max_query_length=%d "
-                "tokens and are truncated.",
-                features.num_truncated,
-                len(examples),
-                self.max_query_length,
-            )
+        task.warn_of_truncated(
+            features.num_truncated,
+            f"{len(examples)} questions have",
+            f"max_query_length={self.max_query_length}",
+        )
         return features
 
     def model_arguments(self) -> dict[str, Any]:
@@ -291,7 +289,16 @@ class SquadTask(SquadFiles, task.Task):
         return 1 + len(example.doc_tokens) // self.doc_stride
 
     def example_from_row(self, row: Any) -> SquadExample:
-        return squad_examples.parse_question(row)
+        """Returns the example of a pair (question, context), or of a mapping.
+
+        A mapping has "question", "context" and optionally "id".
+        """
+        columns = (squad_examples.QUESTION, squad_examples.CONTEXT)
+        pair = classification_examples.parse_row(row, [columns])
+        id = row.get(squad_examples.ID) if isinstance(row, Mapping) else None
+        return squad_examples.make_example(
+            "" if id is None else str(id), pair.text_a, pair.text_b
+        )
 
     def add_label(self, example: SquadExample, label: Any) -> SquadExample:
         """Returns the question with its answer's text and first character."""
@@ -300,11 +307,6 @@ class SquadTask(SquadFiles, task.Task):
     def to_json(self) -> dict[str, Any]:
         """Returns the settings that prediction needs."""
         return {name: getattr(self, name) for name in _SAVED}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "SquadTask":
-        """Returns the task of a model directory; defaults are SQuAD 1.1's."""
-        return cls(**{name: values[name] for name in _SAVED if name in values})
 
     @property
     def _threshold(self) -> float:

@@ -8,6 +8,8 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.tasks.squad import examples as squad_examples
+from bert_tf.tasks.squad.examples import SquadFiles
+from bert_tf.tasks.squad.task import SquadTask
 from tests.support import files_case
 
 _CASES = pathlib.Path(__file__).parents[2] / "testdata/cases"
@@ -21,6 +23,11 @@ def _dataset(*questions, context=_CONTEXT):
 def _question(id, *answers, **values):
     answers = [{"text": text, "answer_start": start} for text, start in answers]
     return {"id": id, "question": f"{id}?", "answers": answers, **values}
+
+
+def _read(path, is_training):
+    dataset = squad_examples.read_dataset(path)
+    return squad_examples.build_examples(dataset, is_training)
 
 
 class SquadExamplesTest(files_case.FilesCase):
@@ -136,7 +143,7 @@ class SquadExamplesTest(files_case.FilesCase):
         data += _dataset({"id": "a", "question": "new?"})
         path = self.write("train.json", json.dumps({"data": data}))
         with self.assertLogs(level="WARNING") as logs:
-            read = squad_examples.read_squad_examples(path, False)
+            read = _read(path, False)
         self.assertIn("1 questions have the id of a later", logs.output[0])
         self.assertEqual(
             [(one.qas_id, one.question_text) for one in read][::2],
@@ -151,7 +158,7 @@ class SquadExamplesTest(files_case.FilesCase):
     )
     def test_published_files_give_their_answer(self, case, qas_id):
         path = f"{_CASES / case}/train.json"
-        (example,) = squad_examples.read_squad_examples(path, True)
+        (example,) = _read(path, True)
         self.assertEqual(example.qas_id, qas_id)
         self.assertEqual(example.orig_answer_text, "Ulm")
         self.assertEqual((example.start_position, example.end_position), (5, 5))
@@ -165,7 +172,7 @@ class SquadExamplesTest(files_case.FilesCase):
         contents = b"\xef\xbb\xbf" + contents.encode()
         path = self.write(name, contents)
         self.assertEqual(squad_examples.read_dataset(path), data)
-        read = squad_examples.read_squad_examples(path, is_training=False)
+        read = _read(path, False)
         self.assertEqual([one.qas_id for one in read], ["é", "b"])
 
     @parameterized.parameters(
@@ -226,7 +233,7 @@ class SquadInputsTest(files_case.FilesCase):
     def _read(self, name, text):
         return [
             (one.qas_id, one.question_text, " ".join(one.doc_tokens))
-            for one in squad_examples.read_questions(self.write(name, text))
+            for one in SquadFiles().read_inputs(self.write(name, text))
         ]
 
     @parameterized.parameters(
@@ -293,7 +300,7 @@ class SquadInputsTest(files_case.FilesCase):
             ({"context": "An  bo", "question": "Who?", "id": 5}, "5"),
             ({"context": "An  bo", "question": "Who?", "id": None}, ""),
         ):
-            example = squad_examples.parse_question(row)
+            example = SquadTask().example_from_row(row)
             self.assertEqual(example.qas_id, id)
             self.assertEqual(example.question_text, "Who?")
             self.assertEqual(example.doc_tokens, ("An", "bo"))
@@ -311,7 +318,7 @@ class SquadInputsTest(files_case.FilesCase):
             with self.assertRaisesRegex(
                 UserError, "pair of texts|'context'|not empty"
             ):
-                squad_examples.parse_question(row)
+                SquadTask().example_from_row(row)
 
 
 if __name__ == "__main__":

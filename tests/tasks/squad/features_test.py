@@ -27,7 +27,8 @@ def _example(context, question="what is it?", **values):
 
 def _tokens(features):
     tokenizer = _tokenizer()
-    return [" ".join(one.tokens(tokenizer.vocabulary)) for one in features]
+    names = tokenizer.vocabulary.tokens
+    return [" ".join(names[x] for x in one.input_ids) for one in features]
 
 
 class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):

@@ -19,8 +19,8 @@ from tests.support.shared_data import golden
 def _build(config):
     """Returns the examples, features and tokenizer of a golden."""
     _, tokenizer = squad_goldens.build_task(config)
-    read = squad_examples.read_squad_examples(
-        golden(f"squad/{config['input']}"),
+    read = squad_examples.build_examples(
+        squad_examples.read_dataset(golden(f"squad/{config['input']}")),
         config["is_training"],
         config["version_2_with_negative"],
     )
@@ -66,7 +66,9 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
                 "unique_id": 1000000000 + number,
                 "qas_id": examples[feature.example_index].qas_id,
                 "doc_span_index": spans[feature.example_index],
-                "tokens": feature.tokens(tokenizer.vocabulary),
+                "tokens": [
+                    tokenizer.vocabulary.tokens[x] for x in feature.input_ids
+                ],
                 "token_to_orig_map": _by_position(
                     feature, feature.word_indices
                 ),

@@ -151,9 +151,8 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_labels_of_real_files(self, case, expected):
         tokenizer = BertTokenizer.from_vocab_file(f"{_CASES / case}/vocab.txt")
-        read = squad_examples.read_squad_examples(
-            f"{_CASES / case}/train.json", is_training=True
-        )
+        data = squad_examples.read_dataset(f"{_CASES / case}/train.json")
+        read = squad_examples.build_examples(data, is_training=True)
         features = _TASK.featurize(read, tokenizer, is_training=True)
         self.assertAllEqual(
             _positions(features) - features.first_lengths, expected
