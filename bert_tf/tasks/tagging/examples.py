@@ -32,7 +32,7 @@ from bert_tf.tasks.task_files import existing_files
 
 # Value of `document` for a sentence that is a document by itself.
 ALONE = -1
-# The arguments of `read_examples` that task.json stores if they are set.
+# The fields of `TaggingFiles` that task.json stores if they are set.
 OPTIONS = ("sentence_column", "comment_prefix", "tag_names")
 # Prefixes of lines between documents in CoNLL-2003, OntoNotes and CoNLL-U.
 _DOCUMENT_STARTS = (
@@ -90,158 +90,6 @@ class _Row(NamedTuple):
     starts_document: bool = False
 
 
-def read_examples(
-    path: str,
-    word_column: int | str = 0,
-    tag_column: int | str | None = -1,
-    may_lack_tags: bool = False,
-    *,
-    sentence_column: int | str | None = None,
-    comment_prefix: str | None = None,
-    tag_names: Sequence[str] | None = None,
-) -> tuple[TaggingExample, ...]:
-    """Reads words and tags, and logs how many tags are converted to IOB2.
-
-    Columns are separated by commas in .csv files. Other files separate columns
-    by tabs if the first line with a word has a tab, else by spaces. In a
-    .jsonl, .json or .parquet file, a row is a sentence. Such a row has a list
-    "words" or "tokens" and a list "tags", "ner_tags" or "labels", or lists in
-    the columns that the arguments name. Alternatively, a row has a "text" and a
-    list of [start, end, label] under "label" or "labels".
-
-    Args:
-      path: The file; if it ends in ".gz", it is decompressed.
-      word_column: The column of words, as an index (-1 is the last column) or
-        as a name in the first line, which is then a header.
-      tag_column: The column of tags, as an index or a name; None for no tags.
-      may_lack_tags: If True, a file may lack the column of the tags.
-      sentence_column: A column with the sentence's index or name, where a new
-        value begins a sentence and an empty value continues it.
-      comment_prefix: Lines with this prefix before a sentence are skipped. If
-        None, lines with "#" are skipped, but only if they begin like "# id" or
-        have more or fewer columns than other lines.
-      tag_names: The names of the tags, if the file has their indices instead.
-
-    Raises:
-      UserError: If there is no word, if the number of columns varies, if a word
-        or the chosen column is missing, or if a tag fits no scheme.
-    """
-    if tables.file_ending(path) in _RECORDS:
-        examples = _read_records(path, word_column, tag_column)
-        _require_sentence(examples, path)
-        where = ""
-    else:
-        if sentence_column is None and tables.file_ending(path) == ".csv":
-            raise UserError(
-                f"{path} has no empty lines between sentences, as a .csv file; "
-                "name the column of their numbers with --sentence_column."
-            )
-        lines = list(_read_lines(path))
-        has_documents = _has_documents(lines)
-        columns, rows = _open_columns(
-            path,
-            lines,
-            (word_column, tag_column, sentence_column),
-            comment_prefix,
-            may_lack_tags,
-        )
-        examples = list(_to_examples(path, rows, columns, has_documents))
-        where = f" in column {columns[1]}"
-        if len(examples) == 1 and len(examples[0].words) > 30:
-            logging.warning(
-                "%s is one sentence of %d words: an empty line ends a "
-                "sentence, or --sentence_column names a column with numbers.",
-                path,
-                len(examples[0].words),
-            )
-    bare = [example.line for example in examples if example.tags is None]
-    if not bare:
-        return _convert_tags(examples, tag_names, path, where)
-    may_lack_tags |= tag_column is None
-    if len(bare) < len(examples) or not may_lack_tags:
-        raise UserError(f"{path}, line {bare[0]} has no tags.")
-    return tuple(examples)
-
-
-def _convert_tags(
-    examples: Sequence[TaggingExample],
-    names: Sequence[str] | None,
-    path: str,
-    where: str,
-) -> tuple[TaggingExample, ...]:
-    """Converts the tags to IOB2; numbers are indices of `names`."""
-    numbers = {str(number): name for number, name in enumerate(names or ())}
-    tags = [[numbers.get(tag, tag) for tag in x.tags] for x in examples]
-    in_iob, scheme, bad = schemes.to_iob(tags)
-    if bad is not None:
-        tag = tags[bad[0]][bad[1]]
-        line = examples[bad[0]].line + (bad[1] if where else 0)
-        hint = "; name 0, 1, ... with --labels=O,B-PER,I-PER"
-        raise UserError(
-            f"{path}, line {line}: expected a tag O, B-type or I-type{where}, "
-            "of BIOES, BILOU or BMES, or a file with names alone. Received: "
-            f"{tag!r}{hint if tag.isdecimal() else ''}."
-        )
-    converted = [schemes.to_iob2(x) for x in in_iob]
-    num_changed = sum(
-        old != new
-        for pair in zip(tags, converted, strict=True)
-        for old, new in zip(*pair, strict=True)
-    )
-    if num_changed:
-        logging.info(
-            "%s: its tags are %s and are converted to IOB2, which changes "
-            "%d of them.",
-            path,
-            scheme or schemes.detect_scheme(in_iob),
-            num_changed,
-        )
-    return tuple(
-        dataclasses.replace(example, tags=x)
-        for example, x in zip(examples, converted, strict=True)
-    )
-
-
-def _read_records(
-    path: str, word_column: int | str, tag_column: int | str | None
-) -> list[TaggingExample]:
-    """Reads a sentence from each row of a table; leaves out empty rows."""
-    examples, num_moved = [], 0
-    for row in tables.read_table(path).rows:
-        try:
-            words = _find(row.values, WORDS, word_column)
-            has_text = words is None and row.values.get(TEXT) is not None
-            example = parse_row(row.values[TEXT] if has_text else words)
-            tags = _find(row.values, _SPANS if has_text else _TAGS, tag_column)
-            if has_text and tags is not None:
-                tags, moved = schemes.from_spans(tags, example.offsets)
-                num_moved += moved
-            if tags is not None and (
-                not isinstance(tags, (list, tuple))
-                or None in tags
-                or len(tags) != len(example.words)
-            ):
-                raise UserError(
-                    f"Expected a list of {len(example.words)} tags, one for "
-                    f"each word. Received: {tags!r:.80}."
-                )
-        except (TypeError, UserError) as error:
-            raise UserError(f"{path}, line {row.line}: {error}") from error
-        if example.words:
-            tags = None if tags is None else tuple(map(str, tags))
-            examples.append(
-                dataclasses.replace(example, tags=tags, line=row.line)
-            )
-    if num_moved:
-        logging.warning(
-            "%s: %d spans begin or end inside a word, which gets their tag as "
-            "a whole, or overlap an earlier one, which counts.",
-            path,
-            num_moved,
-        )
-    return examples
-
-
 def _find(values: Mapping[str, Any], names, column: int | str | None) -> Any:
     """Returns the value in the named column; without a name, in `names`."""
     names = (column,) if isinstance(column, str) else names
@@ -257,13 +105,8 @@ def _read_lines(path: str) -> Iterator[tuple[int, str]]:
         yield number, "\t".join(x.replace("\t", " ") for x in fields)
 
 
-def _has_documents(lines: Iterable[tuple[int, str]]) -> bool:
-    """Returns True if there are -DOCSTART- lines."""
-    return any(line.startswith(_DOCUMENT_STARTS) for _, line in lines)
-
-
 def _read_rows(
-    path: str, lines: Iterable[tuple[int, str]], comment_prefix: str | None
+    path: str, lines: Iterator[tuple[int, str]], comment_prefix: str | None
 ) -> Iterator[_Row]:
     """Yields the rows of a file; skips comments only before a sentence."""
     prefix = "#" if comment_prefix is None else comment_prefix
@@ -274,7 +117,7 @@ def _read_rows(
     def split(line):
         return line.split("\t") if has_tabs else _SPACES.split(line.strip())
 
-    lines, head = iter(lines), []
+    head = []
     for number, line in lines:
         head.append((number, line))
         if is_row(line) and not (prefix and line.startswith(prefix)):
@@ -302,75 +145,6 @@ def _read_rows(
         yield _Row(number, fields)
 
 
-def _open_columns(
-    path: str,
-    lines: Iterable[tuple[int, str]],
-    columns: tuple[int | str, int | str | None, int | str | None],
-    comment_prefix: str | None,
-    may_lack_tags: bool = False,
-) -> tuple[list[int | None], Iterator[_Row]]:
-    """Returns the numbers of columns (words, tags, sentence), and the rows."""
-    rows = _read_rows(path, lines, comment_prefix)
-    before: list[_Row] = []
-    for row in rows:
-        before.append(row)
-        if row.fields:
-            break
-    _require_sentence(before and before[-1].fields, path)
-    header, width = None, len(before[-1].fields)
-    if any(isinstance(column, str) for column in columns):
-        header = before.pop().fields
-    word, tag, sentence = columns
-    if may_lack_tags and _lacks_tags(word, tag, width, header):
-        tag = None
-    places = [
-        None if column is None else _find_column(column, width, header, path)
-        for column in (word, tag, sentence)
-    ]
-    if places[0] == places[1]:
-        raise UserError(f"{path} has words and no tags in column {places[0]}.")
-    return places, itertools.chain(before, rows)
-
-
-def _to_examples(
-    path: str,
-    rows: Iterable[_Row],
-    columns: Sequence[int | None],
-    has_documents: bool,
-) -> Iterator[TaggingExample]:
-    """Yields the sentences, with their tags as in the file.
-
-    In a file without documents, each sentence is a document by itself.
-    """
-    word_column, tag_column, sentence_column = columns
-    document, name, words = 0, None, ()
-    sentence: list[_Row] = []
-    # Append an empty row to end the last sentence, or else it would be lost.
-    for row in itertools.chain(rows, [_Row(0, [])]):
-        begins = not row.fields
-        if row.fields and sentence_column is not None:
-            # If the value is empty, the row continues the sentence before.
-            key = row.fields[sentence_column].strip() or name
-            begins, name = key != name, key
-        if sentence and begins:
-            tags = None
-            if tag_column is not None:
-                tags = tuple(x.fields[tag_column].strip() for x in sentence)
-            words = tuple(x.fields[word_column] for x in sentence)
-            yield TaggingExample(words, tags, document, sentence[0].line)
-            document += not has_documents
-            sentence = []
-        document += row.starts_document
-        if row.fields:
-            if not row.fields[word_column].strip():
-                raise UserError(
-                    f"{path}, line {row.line} has no word in column "
-                    f"{word_column}."
-                )
-            sentence.append(row)
-    _require_sentence(words, path)
-
-
 def _require_sentence(sentences: Any, path: str) -> None:
     if not sentences:
         raise UserError(
@@ -379,29 +153,35 @@ def _require_sentence(sentences: Any, path: str) -> None:
         )
 
 
-def _lacks_tags(word_column, tag_column, width, header) -> bool:
-    """Returns True if the file has no column of tags."""
-    if isinstance(tag_column, str):
-        return tag_column not in header
-    places = [x + width if x < 0 else x for x in (word_column, tag_column)]
-    return places[0] == places[1] or not 0 <= places[1] < width
-
-
-def _find_column(column, width, header, path) -> int:
-    """Returns the number of a column from 0."""
-    if isinstance(column, str):
-        if column not in header:
+def _find_columns(
+    path: str,
+    columns: Sequence[int | str | None],
+    header: Sequence[str],
+    may_lack_tags: bool,
+) -> list[int | None]:
+    """Returns the numbers of the columns of words, tags and sentences."""
+    places = []
+    for column in columns:
+        place = column
+        if isinstance(column, str):
+            place = header.index(column) if column in header else None
+        elif column is not None:
+            is_there = -len(header) <= column < len(header)
+            place = column % len(header) if is_there else None
+        may_lack = may_lack_tags and len(places) == 1
+        if place is None and column is not None and not may_lack:
             raise UserError(
-                f"{path} has no column {column!r}; its first line has: "
-                f"{', '.join(header)}."
+                f"{path} has no column {column!r}; its first line has "
+                f"{len(header)} columns, from 0: {', '.join(header)}."
             )
-        return header.index(column)
-    if not -width <= column < width:
-        raise UserError(
-            f"{path} has no column {column}; its lines have {width} columns, "
-            f"numbered from 0 to {width - 1}."
-        )
-    return column % width
+        places.append(place)
+    if places[0] == places[1]:
+        if not may_lack_tags:
+            raise UserError(
+                f"{path} has words and no tags in column {places[0]}."
+            )
+        places[1] = None
+    return places
 
 
 def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
@@ -423,87 +203,6 @@ def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
     return [schemes.OUTSIDE, *(f"{x}-{name}" for name in types for x in "BI")]
 
 
-def count_unknown_types(
-    examples: Iterable[TaggingExample], labels: Sequence[str]
-) -> collections.Counter[str]:
-    """Counts the entities of each type that has no label.
-
-    Entities of a type without a label cannot be predicted and count as missed.
-    """
-    known = set(labels)
-    return collections.Counter(
-        tag[2:]
-        for example in examples
-        for tag in example.tags or ()
-        if tag.startswith("B-") and tag not in known
-    )
-
-
-def read_inputs(
-    path: str,
-    word_column: int | str,
-    sentence_column: int | str | None = None,
-    comment_prefix: str | None = None,
-) -> Iterator[TaggingExample]:
-    """Yields the sentences of a file to predict; tags are not read.
-
-    The ending of the file (before .gz) determines its format:
-
-    - A .csv, .jsonl, .json or .parquet file is a table, with one example per
-      row. The column "text" has raw texts. Tables other than .csv may have
-      lists of words instead, in the column `word_column`, "words" or "tokens".
-      A .csv file without "text" has columns if there is a `sentence_column`.
-    - A .tsv file is a table if its first line has a column "text", does not end
-      with a tag, and `word_column` is not "text"; else it has columns.
-    - A .txt file has columns if `sentence_column` or `comment_prefix` is given,
-      if it begins with -DOCSTART-, or if its first sentence's lines end in tags
-      and have equally many fields, at least two. Other .txt files have raw
-      text, one example per line. Columns without tags, or with tags such as
-      PER, need another ending.
-    - Any other file, such as .conll, has columns, one example per sentence.
-
-    Raises:
-      UserError: If the file does not have the format of its ending.
-    """
-    if not has_texts(path, word_column, sentence_column, comment_prefix):
-        has_documents = _has_documents(_read_lines(path))
-        columns, rows = _open_columns(
-            path,
-            _read_lines(path),
-            (word_column, None, sentence_column),
-            comment_prefix,
-        )
-        yield from _to_examples(path, rows, columns, has_documents)
-        return
-    table, key = open_texts(path, word_column)
-    for row in table.rows:
-        try:
-            yield parse_row({key: row.values.get(key)}, key)
-        except UserError as error:
-            raise UserError(f"{path}, line {row.line}: {error}") from error
-
-
-def has_texts(
-    path: str,
-    word_column: int | str,
-    sentence_column: int | str | None = None,
-    comment_prefix: str | None = None,
-) -> bool:
-    """Returns True for a file of texts, not of columns; see `read_inputs`."""
-    ending = tables.file_ending(path)
-    if ending == ".csv" and sentence_column is not None:
-        return TEXT in tables.read_table(path).columns
-    if ending == ".tsv":
-        _, line = next(text_files.read_lines(path), (0, ""))
-        fields = [field.strip() for field in line.split("\t")]
-        is_tag = schemes.is_tag(fields[-1])
-        return TEXT in fields and word_column != TEXT and not is_tag
-    if ending == ".txt":
-        has_columns = sentence_column is not None or comment_prefix is not None
-        return not (has_columns or _has_columns(path))
-    return ending in _TABLES
-
-
 def parse_row(row: Any, column: str | None = None) -> TaggingExample:
     """Converts a Python value to an example.
 
@@ -517,7 +216,7 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
     """
     value = row
     if isinstance(row, dict):
-        keys = [column] if column else _find_columns(row)
+        keys = [column] if column else _find_keys(row)
         value = row[keys[0]] if len(keys) == 1 else None
         if keys != [TEXT] and isinstance(value, str):
             raise UserError(
@@ -542,29 +241,7 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
     )
 
 
-def open_texts(path: str, word_column: int | str) -> tuple[tables.Table, str]:
-    """Opens a table of raw texts or of lists of words.
-
-    Returns:
-      The table and the column to read, which is `word_column` if it exists,
-      else "text", "words" or "tokens".
-
-    Raises:
-      UserError: If no such column exists, or if "text" and "words" both exist.
-    """
-    table = tables.read_table(path)
-    if word_column in table.columns:
-        return table, word_column
-    keys = _find_columns(table.columns)
-    if len(keys) != 1:
-        raise UserError(
-            f'{path} must have a column "{TEXT}" with texts or "{WORDS[0]}" '
-            f"with lists of words. Received: {', '.join(table.columns)}."
-        )
-    return table, keys[0]
-
-
-def _find_columns(names: Iterable[str]) -> list[str]:
+def _find_keys(names: Iterable[str]) -> list[str]:
     """Returns "words" and "text" if they are in `names`, else "tokens"."""
     found = [x for x in (WORDS[0], TEXT) if x in names]
     return found or [x for x in WORDS if x in names]
@@ -598,9 +275,15 @@ class TaggingFiles(TaskFiles):
     Attributes:
       labels: "O" and the tags B-type and I-type of each type; empty until the
         training data are read.
-      word_column: The column of the words, as for `read_examples`.
-      tag_column: The column of the tags.
-      sentence_column, comment_prefix, tag_names: See `read_examples`.
+      word_column: The column of words, as an index (-1 is the last column) or
+        as a name in the first line, which is then a header.
+      tag_column: The column of tags, as an index or a name.
+      sentence_column: A column with the sentence's index or name, where a new
+        value begins a sentence and an empty value continues it.
+      comment_prefix: Lines with this prefix before a sentence are skipped. If
+        None, lines with "#" are skipped, but only if they begin like "# id" or
+        have more or fewer columns than other lines.
+      tag_names: The names of the tags, if the file has their indices instead.
       context: The largest unit that a window spans, "document" or "sentence".
     """
 
@@ -620,15 +303,50 @@ class TaggingFiles(TaskFiles):
         labels = tuple(values.get("labels") or ())
         return super().stored(values) | {"labels": labels}
 
-    def read(self, split: str) -> Sequence[TaggingExample]:
-        path = self.files[split]
-        examples = read_examples(
-            path,
-            self.word_column,
-            self.tag_column,
-            may_lack_tags=split.startswith(TEST),
-            **{x: getattr(self, x) for x in OPTIONS},
-        )
+    def read(self, split: str) -> tuple[TaggingExample, ...]:
+        """Reads words and tags, and logs how many tags are converted to IOB2.
+
+        Columns are separated by commas in .csv files. Other files separate
+        columns by tabs if the first line with a word has a tab, else by spaces.
+        In a .jsonl, .json or .parquet file, a row is a sentence. Such a row has
+        a list "words" or "tokens" and a list "tags", "ner_tags" or "labels", or
+        lists in the columns that the task names. Alternatively, a row has a
+        "text" and a list of [start, end, label] under "label" or "labels".
+        Test files may lack tags.
+
+        Raises:
+          UserError: If there is no word, if the number of columns varies, if a
+            word or the chosen column is missing, or if a tag fits no scheme.
+        """
+        path, may_lack_tags = self.files[split], split.startswith(TEST)
+        ending = tables.file_ending(path)
+        has_records = ending in _RECORDS
+        if has_records:
+            examples = self._read_records(path)
+            _require_sentence(examples, path)
+        elif self.sentence_column is None and ending == ".csv":
+            raise UserError(
+                f"{path} has no empty lines between sentences, as a .csv file; "
+                "name the column of their numbers with --sentence_column."
+            )
+        else:
+            lines = [*_read_lines(path)]  # Once, as the file may be a pipe.
+            examples = [
+                *self._read_columns(path, lines, self.tag_column, may_lack_tags)
+            ]
+        is_one = len(examples) == 1 and not has_records
+        if is_one and len(examples[0].words) > 30:
+            logging.warning(
+                "%s is one sentence of %d words: an empty line ends a "
+                "sentence, or --sentence_column names a column with numbers.",
+                path,
+                len(examples[0].words),
+            )
+        bare = [example.line for example in examples if example.tags is None]
+        if not bare:
+            examples = self._convert_tags(path, examples, has_records)
+        elif len(bare) < len(examples) or not may_lack_tags:
+            raise UserError(f"{path}, line {bare[0]} has no tags.")
         has_documents = any(
             x.document not in (ALONE, index) for index, x in enumerate(examples)
         )
@@ -638,7 +356,12 @@ class TaggingFiles(TaskFiles):
                 "and its own context.",
                 path,
             )
-        unknown = count_unknown_types(examples, self.labels)
+        unknown = collections.Counter(
+            tag[2:]
+            for example in examples
+            for tag in example.tags or ()
+            if tag[0] == "B" and tag not in self.labels
+        )
         if unknown and self.labels:
             logging.warning(
                 "%s: %d entities have types without a label in the model and "
@@ -647,7 +370,130 @@ class TaggingFiles(TaskFiles):
                 unknown.total(),
                 ", ".join(f"{name} ({n})" for name, n in unknown.items()),
             )
+        return tuple(examples)
+
+    def _read_columns(
+        self,
+        path: str,
+        lines: Sequence[tuple[int, str]] = (),
+        tag_column: int | str | None = None,
+        may_lack_tags: bool = False,
+    ) -> Iterator[TaggingExample]:
+        """Yields the sentences of a file of columns, with the file's tags.
+
+        In a file without documents, each sentence is a document by itself.
+        """
+        columns = (self.word_column, tag_column, self.sentence_column)
+        has_documents = any(
+            line.startswith(_DOCUMENT_STARTS)
+            for _, line in lines or _read_lines(path)
+        )
+        places = None
+        document, name, words = 0, None, ()
+        sentence: list[_Row] = []
+        rows = _read_rows(
+            path, iter(lines or _read_lines(path)), self.comment_prefix
+        )
+        # Append an empty row to end the last sentence, or it would be lost.
+        for row in itertools.chain(rows, [_Row(0, [])]):
+            if row.fields and places is None:
+                places = _find_columns(path, columns, row.fields, may_lack_tags)
+                word_place, tag_place, sentence_place = places
+                if any(isinstance(column, str) for column in columns):
+                    continue  # The row is a header.
+            begins = not row.fields
+            if row.fields and sentence_place is not None:
+                # If the value is empty, the row continues the sentence before.
+                key = row.fields[sentence_place].strip() or name
+                begins, name = key != name, key
+            if sentence and begins:
+                tags = None
+                if tag_place is not None:
+                    tags = tuple(x.fields[tag_place].strip() for x in sentence)
+                words = tuple(x.fields[word_place] for x in sentence)
+                yield TaggingExample(words, tags, document, sentence[0].line)
+                document += not has_documents
+                sentence = []
+            document += row.starts_document
+            if row.fields:
+                if not row.fields[word_place].strip():
+                    raise UserError(
+                        f"{path}, line {row.line} has no word in column "
+                        f"{word_place}."
+                    )
+                sentence.append(row)
+        _require_sentence(words, path)
+
+    def _read_records(self, path: str) -> list[TaggingExample]:
+        """Reads a sentence from each row of a table; leaves out empty rows."""
+        examples, num_moved = [], 0
+        for row in tables.read_table(path).rows:
+            try:
+                words = _find(row.values, WORDS, self.word_column)
+                has_text = words is None and row.values.get(TEXT) is not None
+                example = parse_row(row.values[TEXT] if has_text else words)
+                names = _SPANS if has_text else _TAGS
+                tags = _find(row.values, names, self.tag_column)
+                if has_text and tags is not None:
+                    tags, moved = schemes.from_spans(tags, example.offsets)
+                    num_moved += moved
+                if tags is not None and (
+                    not isinstance(tags, (list, tuple))
+                    or None in tags
+                    or len(tags) != len(example.words)
+                ):
+                    raise UserError(
+                        f"Expected a list of {len(example.words)} tags, one "
+                        f"for each word. Received: {tags!r:.80}."
+                    )
+            except (TypeError, UserError) as error:
+                raise UserError(f"{path}, line {row.line}: {error}") from error
+            if example.words:
+                tags = None if tags is None else tuple(map(str, tags))
+                examples.append(
+                    dataclasses.replace(example, tags=tags, line=row.line)
+                )
+        if num_moved:
+            logging.warning(
+                "%s: %d spans begin or end inside a word, which gets their tag "
+                "as a whole, or overlap an earlier one, which counts.",
+                path,
+                num_moved,
+            )
         return examples
+
+    def _convert_tags(
+        self, path: str, examples: Sequence[TaggingExample], has_records: bool
+    ) -> list[TaggingExample]:
+        """Converts the tags to IOB2; numbers are indices of `tag_names`."""
+        names = enumerate(self.tag_names or ())
+        numbers = {str(number): name for number, name in names}
+        tags = [[numbers.get(tag, tag) for tag in x.tags] for x in examples]
+        converted, bad = schemes.to_iob2(tags)
+        if bad is not None:
+            sentence, place = bad
+            tag = tags[sentence][place]
+            line = examples[sentence].line + (0 if has_records else place)
+            hint = "; name 0, 1, ... with --labels=O,B-PER,I-PER"
+            raise UserError(
+                f"{path}, line {line}: expected a tag O, B-type or I-type in "
+                f"column {self.tag_column}, of BIOES, BILOU or BMES, or a file "
+                "with names alone. Received: "
+                f"{tag!r}{hint if tag.isdecimal() else ''}."
+            )
+        num_changed = sum(
+            old != new
+            for pair in zip(tags, converted, strict=True)
+            for old, new in zip(*pair, strict=True)
+        )
+        if num_changed:
+            logging.info(
+                "%s: %d tags are converted to IOB2.", path, num_changed
+            )
+        return [
+            dataclasses.replace(example, tags=x)
+            for example, x in zip(examples, converted, strict=True)
+        ]
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
         # Give a document's sentences one SplitKey, so they stay in one split.
@@ -658,22 +504,80 @@ class TaggingFiles(TaskFiles):
         return [SplitKey(first.get(x.document, x.words)) for x in examples]
 
     def read_inputs(self, path: str) -> Iterator[TaggingExample]:
-        yield from read_inputs(
-            path, self.word_column, self.sentence_column, self.comment_prefix
-        )
+        """Yields the sentences of a file to predict; tags are not read.
+
+        The ending of the file (before .gz) determines its format:
+
+        - A .csv, .jsonl, .json or .parquet file is a table, with one example
+          per row. The column "text" has raw texts. Tables other than .csv may
+          have lists of words instead, in the column `word_column`, "words" or
+          "tokens". A .csv file without "text" has columns if there is a
+          `sentence_column`.
+        - A .tsv file is a table if its first line has a column "text", does not
+          end with a tag, and `word_column` is not "text"; else it has columns.
+        - A .txt file has columns if `sentence_column` or `comment_prefix` is
+          given, if it begins with -DOCSTART-, or if its first sentence's lines
+          end in tags and have equally many fields, at least two. Other .txt
+          files have raw text, one example per line. Columns without tags, or
+          with tags such as PER, need another ending.
+        - Any other file, such as .conll, has columns, one example per sentence.
+
+        Raises:
+          UserError: If the file does not have the format of its ending.
+        """
+        if not self.has_texts(path):
+            yield from self._read_columns(path)
+            return
+        table, key = self._open_texts(path)
+        for row in table.rows:
+            try:
+                yield parse_row({key: row.values.get(key)}, key)
+            except UserError as error:
+                raise UserError(f"{path}, line {row.line}: {error}") from error
+
+    def has_texts(self, path: str) -> bool:
+        """Returns True for texts, not columns; see `read_inputs`."""
+        ending = tables.file_ending(path)
+        if ending == ".csv" and self.sentence_column is not None:
+            return TEXT in tables.read_table(path).columns
+        if ending == ".tsv":
+            _, line = next(text_files.read_lines(path), (0, ""))
+            fields = [field.strip() for field in line.split("\t")]
+            is_tag = schemes.is_tag(fields[-1])
+            return TEXT in fields and self.word_column != TEXT and not is_tag
+        if ending == ".txt":
+            options = (self.sentence_column, self.comment_prefix)
+            return options == (None, None) and not _has_columns(path)
+        return ending in _TABLES
+
+    def _open_texts(self, path: str) -> tuple[tables.Table, str]:
+        """Opens a table of texts or of lists of words; returns the column, too.
+
+        The column is `word_column` if it exists, else "text", "words" or
+        "tokens".
+        """
+        table = tables.read_table(path)
+        if self.word_column in table.columns:
+            return table, self.word_column
+        keys = _find_keys(table.columns)
+        if len(keys) != 1:
+            raise UserError(
+                f'{path} must have a column "{TEXT}" with texts or '
+                f'"{WORDS[0]}" with lists of words. Received: '
+                f"{', '.join(table.columns)}."
+            )
+        return table, keys[0]
 
     def read_table(self, path: str) -> tables.Table | None:
-        form = (self.word_column, self.sentence_column, self.comment_prefix)
         is_lines = tables.file_ending(path) == ".txt"
-        if is_lines or not has_texts(path, *form):
+        if is_lines or not self.has_texts(path):
             return None
         return super().read_table(path)
 
     def check_inputs(self, path: str) -> None:
-        form = (self.word_column, self.sentence_column, self.comment_prefix)
-        if has_texts(path, *form):
+        if self.has_texts(path):
             # Check columns only: splitting texts would import TensorFlow.
-            open_texts(path, self.word_column)
+            self._open_texts(path)
         else:
             super().check_inputs(path)
 

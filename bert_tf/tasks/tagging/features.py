@@ -17,8 +17,8 @@ from typing import Literal
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-from bert_tf.errors import UserError
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks.packed_rows import LABEL_IDS
 from bert_tf.tasks.packed_rows import PackedRows
@@ -48,17 +48,12 @@ class TaggingFeatures(PackedRows):
         window.
       word_splits: <int64>[number of examples + 1]; example i has the words
         `word_splits[i]` to `word_splits[i + 1]` - 1.
-      num_words_without_token: The number of words with only characters that
-        the tokenizer drops, such as control characters; their tag is O.
-      num_truncated_words: The number of words in no window; their tag is O.
     """
 
     label_ids: np.ndarray | None
     word_rows: np.ndarray
     word_positions: np.ndarray
     word_splits: np.ndarray
-    num_words_without_token: int
-    num_truncated_words: int
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Returns the inputs and, with labels, `label_ids` and `label_weights`.
@@ -84,6 +79,8 @@ def convert_examples_to_features(
 ) -> TaggingFeatures:
     """Tokenizes words and cuts them into windows.
 
+    Logs how many words have no token or are in no window; their tag is O.
+
     Every window begins with a whole word. A word in several windows is labeled
     and predicted in the window where it has the most context, by the rule of
     _check_is_max_context (run_squad.py:513-547 of the original).
@@ -101,14 +98,16 @@ def convert_examples_to_features(
         window, and all later words are dropped.
 
     Raises:
-      UserError: If `max_seq_length` leaves no room for a token, or if `labels`
-        are given and an example has no tags.
+      UserError: If `max_seq_length` leaves no room for a token.
     """
     tokens = _tokenize(examples, tokenizer)
     lengths = tokens.row_lengths().numpy()
-    units, num_units = _units(examples, context)
     windows = word_windows.cut(
-        tokens, units, num_units, max_seq_length - 2, doc_stride
+        tokens,
+        _units(examples, context),
+        len(examples),
+        max_seq_length - 2,
+        doc_stride,
     )
     word_rows = windows.rows.numpy()
     word_positions = windows.places.numpy() + 1
@@ -125,15 +124,30 @@ def convert_examples_to_features(
         label_ids = np.full(len(rows.input_ids), _NONE, np.int32)
         places = rows.row_splits[word_rows[is_covered]]
         places += word_positions[is_covered]
-        label_ids[places] = _convert_tags(examples, labels)[is_covered]
+        ids = {label: number for number, label in enumerate(labels)}
+        tags = [ids.get(tag, _NONE) for x in examples for tag in x.tags]
+        label_ids[places] = np.array(tags, np.int32)[is_covered]
+    for is_lost, reason in (
+        (
+            ~is_covered & (lengths > 0),
+            f"are behind --max_seq_length={max_seq_length}; a --doc_stride "
+            "above 0 would add windows for them",
+        ),
+        (lengths == 0, "have only characters that the tokenizer drops"),
+    ):
+        if count := np.sum(is_lost):
+            logging.warning(
+                "%d of %d words %s. They are tagged O.",
+                count,
+                len(lengths),
+                reason,
+            )
     return TaggingFeatures(
         **vars(rows),
         label_ids=label_ids,
         word_rows=word_rows,
         word_positions=word_positions,
         word_splits=np.cumsum([0, *(len(x.words) for x in examples)]),
-        num_words_without_token=int(np.sum(lengths == 0)),
-        num_truncated_words=int(np.sum(~is_covered & (lengths > 0))),
     )
 
 
@@ -147,42 +161,18 @@ def _tokenize(
         for example in examples
         for word in example.words
     ]
-    distinct = list(numbers)
-    parts = [
-        tokenizer.tokenize(distinct[start : start + _WORDS_PER_CALL])
-        for start in range(0, max(len(distinct), 1), _WORDS_PER_CALL)
-    ]
-    return tf.gather(tf.concat(parts, 0), np.array(order, np.int64))
+    tokens = packed_rows.tokenize(tokenizer, list(numbers), _WORDS_PER_CALL)
+    return tf.gather(tokens, np.array(order, np.int64))
 
 
 def _units(
     examples: Sequence[TaggingExample], context: Literal["document", "sentence"]
-) -> tuple[np.ndarray, int]:
-    """Returns each word's unit, <int64>[W], and a number above all units.
-
-    A unit is a document or a sentence; no window spans two units.
-    """
+) -> np.ndarray:
+    """Returns each word's document or sentence, which no window exceeds."""
     documents = np.array([example.document for example in examples], np.int64)
     is_next = np.zeros(len(examples), bool)
     if context == "document":
         is_next[1:] = documents[1:] == documents[:-1]
         is_next &= documents != ALONE
-    units = np.cumsum(~is_next) - 1
     counts = [len(example.words) for example in examples]
-    return np.repeat(units, counts), len(examples)
-
-
-def _convert_tags(
-    examples: Sequence[TaggingExample], labels: Sequence[str]
-) -> np.ndarray:
-    """Returns <int32>[W], the label id of each word; -1 if its tag has none."""
-    ids = {label: number for number, label in enumerate(labels)}
-    for example in examples:
-        if example.tags is None:
-            raise UserError(
-                "Expected a tag for each word. Received: a sentence without "
-                f"tags, {' '.join(example.words)[:50]!r}."
-            )
-    return np.array(
-        [ids.get(tag, _NONE) for x in examples for tag in x.tags], np.int32
-    )
+    return np.repeat(np.cumsum(~is_next) - 1, counts)

@@ -1,10 +1,9 @@
 """Tagging schemes: IOB2 for models, and other schemes in files."""
 
+import itertools
 import re
-from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
-from typing import Literal
 
 from bert_tf.errors import UserError
 
@@ -24,18 +23,20 @@ def is_tag(text: str) -> bool:
     return text == OUTSIDE or _TAG.fullmatch(text) is not None
 
 
-def to_iob(
+def to_iob2(
     sentences: Sequence[Sequence[str]],
-) -> tuple[Sequence[Sequence[str]], str | None, tuple[int, int] | None]:
-    """Converts the tags of a file to O, B-type and I-type.
+) -> tuple[list[tuple[str, ...]], tuple[int, int] | None]:
+    """Converts the tags of a file to IOB2, with B- where an entity begins.
 
     In BIOES, S-PER B-LOC E-LOC becomes B-PER B-LOC I-LOC. A bare type such as
     PER becomes I-PER, so neighbors of one type form one entity. A bare letter
-    such as B gets the type ENTITY.
+    such as B gets the type ENTITY. As in conlleval, I- begins an entity unless
+    the tag before it has the same type: I-PER I-PER O I-PER becomes B-PER I-PER
+    O B-PER.
 
     Returns:
-      The tags, the name of the scheme (None for IOB), and the first invalid tag
-      as (sentence index, word index), or None if all tags are valid.
+      The tags, and None; or no tags, and the first invalid tag as (sentence
+      index, word index).
     """
     tags = {tag for tags in sentences for tag in tags} - {OUTSIDE}
     for pattern in (_TAG, _LETTER, _NAME):
@@ -46,80 +47,26 @@ def to_iob(
     if pattern is _NAME and len(valid) > 200:
         valid = set()
     if valid != tags:
-        bad = next(
+        return [], next(
             (number, place)
             for number, of_sentence in enumerate(sentences)
             for place, tag in enumerate(of_sentence)
             if tag in tags - valid
         )
-        return sentences, None, bad
-    letters = {tag[0] for tag in tags}
-    if not tags or (pattern is _TAG and letters <= {"B", "I"}):
-        return sentences, None, None
     new = {OUTSIDE: OUTSIDE}
     for tag in tags:
         letter, name = ("I", tag) if pattern is _NAME else (tag[0], tag[2:])
-        new[tag] = f"{_IN_IOB.get(letter)}-{name or 'ENTITY'}"
-    if pattern is _NAME:
-        return [[new[tag] for tag in x] for x in sentences], "names alone", None
-    names = ("BI", "IOE", "BIOES", "BILOU", "BMES")
-    scheme = next((x for x in names if letters <= set(x)), "mixed")
+        new[tag] = f"{_IN_IOB[letter]}-{name or 'ENTITY'}"
+    ends = {tag for tag in tags if tag[0] in "ELSU" and pattern is not _NAME}
 
-    def convert(tag, previous):
-        # In IOE, E- ends an entity, so the next I- or E- begins another entity.
-        begins = previous[0] in "ELSU" and tag != OUTSIDE
-        return f"B{new[tag][1:]}" if begins else new[tag]
+    def convert(previous: str, tag: str) -> str:
+        is_same = new[previous][1:] == new[tag][1:] and previous not in ends
+        return new[tag] if is_same or tag == OUTSIDE else f"B{new[tag][1:]}"
 
-    converted = [
-        [convert(*pair) for pair in _with_previous(tags)] for tags in sentences
-    ]
-    return converted, scheme, None
-
-
-def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
-    """Converts a sentence's tags to IOB2, with B- where an entity begins.
-
-    As in conlleval, B- always begins an entity; I- begins an entity unless the
-    tag before it has the same type. For example, I-PER I-PER O I-PER becomes
-    B-PER I-PER O B-PER.
-    """
-    converted = []
-    for tag, previous in _with_previous(tags):
-        if tag[0] == "I" and previous[1:] != tag[1:]:
-            tag = f"B{tag[1:]}"
-        converted.append(tag)
-    return tuple(converted)
-
-
-def detect_scheme(
-    sentences: Iterable[Sequence[str]],
-) -> Literal["IOB1", "IOB2", "mixed"] | None:
-    """Returns the tagging scheme of sentences.
-
-    In IOB1 an entity begins with I-, or with B- directly after another entity
-    of its type. In IOB2 every entity begins with B-. "mixed" means that the
-    tags follow neither scheme; None means that there are no entities.
-    """
-    breaks_iob1 = breaks_iob2 = has_entity = False
-    for tags in sentences:
-        for tag, previous in _with_previous(tags):
-            has_entity |= tag != OUTSIDE
-            follows = previous[1:] == tag[1:]
-            breaks_iob1 |= tag[0] == "B" and not follows
-            breaks_iob2 |= tag[0] == "I" and not follows
-    if not has_entity:
-        return None
-    if breaks_iob1 and breaks_iob2:
-        return "mixed"
-    return "IOB1" if breaks_iob2 else "IOB2"
-
-
-def _with_previous(tags: Iterable[str]):
-    """Yields each tag with the tag before it; the first tag follows O."""
-    previous = OUTSIDE
-    for tag in tags:
-        yield tag, previous
-        previous = tag
+    return [
+        tuple(itertools.starmap(convert, itertools.pairwise([OUTSIDE, *x])))
+        for x in sentences
+    ], None
 
 
 def from_spans(spans: Any, offsets: Any) -> tuple[list[str], int]:

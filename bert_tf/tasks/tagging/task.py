@@ -20,7 +20,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
@@ -92,8 +91,8 @@ class TaggingTask(TaggingFiles, task.Task):
         tokenizer: BertTokenizer,
         is_training: bool = False,
     ) -> TaggingFeatures:
-        """Converts sentences to windows; logs how many words are dropped."""
-        features = tagging_features.convert_examples_to_features(
+        """Converts sentences to windows; logs how many words have no tag."""
+        return tagging_features.convert_examples_to_features(
             examples,
             tokenizer,
             self.max_seq_length,
@@ -101,25 +100,6 @@ class TaggingTask(TaggingFiles, task.Task):
             self.context,
             self.stride,
         )
-        for count, reason in (
-            (
-                features.num_truncated_words,
-                f"are behind --max_seq_length={self.max_seq_length}; a "
-                "--doc_stride above 0 would add windows for them",
-            ),
-            (
-                features.num_words_without_token,
-                "have only characters that the tokenizer drops",
-            ),
-        ):
-            if count:
-                logging.warning(
-                    "%d of %d words %s. They are tagged O.",
-                    count,
-                    features.word_splits[-1],
-                    reason,
-                )
-        return features
 
     @property
     def stride(self) -> int | None:
@@ -321,11 +301,6 @@ class TaggingTask(TaggingFiles, task.Task):
         options = {x: getattr(self, x) for x in tagging_examples.OPTIONS}
         values |= {x: y for x, y in options.items() if y is not None}
         return values | {"labels": list(self.labels)}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> "TaggingTask":
-        stored = {name: values[name] for name in _SAVED if name in values}
-        return cls(**stored | TaggingFiles.stored(values))
 
 
 # task.json stores these settings, because predictions depend on them.

@@ -53,9 +53,12 @@ def _windows(features):
 
 class FeaturesTest(tf.test.TestCase):
     def test_sentences_become_rows_of_tokens(self):
-        features = _convert(
-            _EXAMPLES, labels=_LABELS, context="sentence", doc_stride=1
-        )
+        with self.assertLogs(level="WARNING") as logs:
+            features = _convert(
+                _EXAMPLES, labels=_LABELS, context="sentence", doc_stride=1
+            )
+        self.assertLen(logs.output, 1)
+        self.assertIn("1 of 7 words have only characters", logs.output[0])
         batch = features.batch(np.array([1, 0, 2]), 7)
         a, h = 5, 12
         self.assertAllEqual(
@@ -81,19 +84,18 @@ class FeaturesTest(tf.test.TestCase):
         )
         for name, dtype in (("input_ids", "i4"), ("label_weights", "f4")):
             self.assertEqual(batch[name].dtype, np.dtype(dtype))
-        self.assertEqual(features.num_words_without_token, 1)
-        self.assertEqual(features.num_truncated_words, 0)
         self.assertLen(features, 3)
         self.assertAllEqual(features.lengths, [6, 6, 3])
 
     def test_truncation_is_counted(self):
         examples = [TaggingExample(tuple("abcde"), ("O",) * 5)]
         examples += _EXAMPLES[2:]
-        features = _convert(
-            examples, 5, labels=_LABELS, context="sentence", doc_stride=None
-        )
+        with self.assertLogs(level="WARNING") as logs:
+            features = _convert(
+                examples, 5, labels=_LABELS, context="sentence", doc_stride=None
+            )
+        self.assertIn("2 of 6 words are behind --max", logs.output[0])
         self.assertEqual(_windows(features), ["a b c", "h"])
-        self.assertEqual(features.num_truncated_words, 2)
         tags = _decode(features, [np.ones(5, int)] * 2, _LABELS)
         self.assertEqual(tags, [("B-x",) * 3 + ("O", "O"), ("B-x",)])
 
@@ -139,10 +141,6 @@ class FeaturesTest(tf.test.TestCase):
     def test_rejects_lengths_without_room(self):
         with self.assertRaisesRegex(UserError, "must be at least 3.*: 2"):
             _convert(_EXAMPLES, max_seq_length=2, doc_stride=1)
-
-    def test_rejects_labels_without_tags(self):
-        with self.assertRaisesRegex(UserError, "without tags, 'a b'"):
-            _convert([TaggingExample(("a", "b"))], labels=_LABELS, doc_stride=1)
 
 
 if __name__ == "__main__":
