@@ -23,6 +23,7 @@ from absl import logging
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
@@ -46,12 +47,8 @@ def run(config: Flags) -> None:
     model, tokenizer = _load(config)
     num_layers = model.bert_config.num_hidden_layers
     layers = _parse_layers(config.layers, num_layers, type(config).layers)
-    if config.max_seq_length > model.bert_config.max_position_embeddings:
-        raise UserError(
-            "--max_seq_length must not exceed `max_position_embeddings` of the "
-            f"model, {model.bert_config.max_position_embeddings}. Received: "
-            f"{config.max_seq_length}."
-        )
+    source = config.model_dir or config.init_checkpoint
+    options.require_length(config, model.bert_config, source)
     num_lines = sum(1 for _ in _read_lines(config.input_file))
     if not num_lines:
         raise UserError(f"--input_file has no line: {config.input_file!r}.")
@@ -94,13 +91,12 @@ def _build_tokenizer(config: Flags, stored: StoredModel) -> BertTokenizer:
     if config.vocab_file:
         vocabulary = Vocabulary.from_file(config.vocab_file)
         vocabulary.warn_of_size(stored.config.vocab_size)
-        own = stored.vocabulary
-        if own is not None and own.hash != vocabulary.hash:
-            logging.warning(
-                "--vocab_file=%s is not the vocabulary in %s.",
-                config.vocab_file,
-                stored.path,
-            )
+        checkpoint_loading.check_vocabulary(
+            stored,
+            vocabulary.hash,
+            f"--vocab_file={config.vocab_file}",
+            allow_change=True,
+        )
         return BertTokenizer(vocabulary, config.do_lower_case)
     if config.init_checkpoint and stored.vocabulary is None:
         raise UserError(

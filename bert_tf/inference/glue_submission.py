@@ -20,6 +20,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
 from bert_tf.inference import predict
 from bert_tf.io import files
+from bert_tf.io import paths as path_names
 from bert_tf.io import progress
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
@@ -49,8 +50,8 @@ _MNLI = "mnli"
 _AX = "ax"
 # WNLI needs no model: "we always predicted the majority class" (paper, B.1).
 _WITHOUT_MODEL = "wnli"
-# The data folder of a task may also have one of these names.
-_FOLDERS = {_AX: ("diagnostic",)}
+# The folder of the diagnostics may also have this name.
+_AX_FOLDER = "diagnostic"
 # Files in the zip get a fixed time, so equal predictions give equal zips.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -136,9 +137,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
             stored,
             registry.from_stored(stored, "--model_dirs"),
             devices,
-            config.batch_size,
-            config.num_length_buckets,
-            config.unpad,
+            config,
         )
         for part in parts:
             if _model_of(part.task) == name:
@@ -183,10 +182,7 @@ def _find_models(patterns: str) -> dict[str, StoredModel]:
         if not names.is_name(pattern) or os.path.exists(pattern):
             paths = sorted(tf.io.gfile.glob(pattern))
         if not paths:
-            raise UserError(
-                f"--model_dirs matches nothing. Received: {pattern!r} (in "
-                f"{os.getcwd()})."
-            )
+            raise path_names.no_match(pattern, "--model_dirs")
         for path in paths:
             stored = checkpoint_loading.read(path, flag="--model_dirs")
             kind, name = stored.task.get("kind"), stored.task.get("name")
@@ -236,11 +232,14 @@ def _find_parts(
 def _find_folder(glue_dir: str, task: GlueTask) -> str | None:
     if not tf.io.gfile.isdir(glue_dir):
         raise UserError(f"--glue_dir: no such folder. Received: {glue_dir!r}.")
-    names = (task.title, task.name, *_FOLDERS.get(task.name, ()))
-    expected = {_fold(name) for name in names}
+    expected = {glue_tasks.fold(task.name)}
+    if task.name == _AX:
+        expected.add(_AX_FOLDER)
     for name in sorted(tf.io.gfile.listdir(glue_dir)):
         path = os.path.join(glue_dir, name.rstrip("/"))
-        if _fold(name.rstrip("/")) in expected and tf.io.gfile.isdir(path):
+        if glue_tasks.fold(name.rstrip("/")) in expected and tf.io.gfile.isdir(
+            path
+        ):
             return path
     # GLUE's website offers AX.tsv without a folder, so also accept this file.
     if task.name == _AX and tf.io.gfile.exists(
@@ -248,10 +247,6 @@ def _find_folder(glue_dir: str, task: GlueTask) -> str | None:
     ):
         return glue_dir
     return None
-
-
-def _fold(name: str) -> str:
-    return name.lower().replace("-", "").replace("_", "")
 
 
 def _predict_majority(part: _Part, num_rows: int) -> str:

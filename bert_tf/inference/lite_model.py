@@ -61,11 +61,7 @@ class LiteModel:
         self.outputs = _specs(self._runner.get_output_details())
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the outputs by name.
-
-        Args:
-          inputs: All inputs by name; variable axes may have any size.
-        """
+        """Returns the outputs by name; variable axes may have any size."""
         with self._lock:
             return self._runner(**inputs)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,16 +40,11 @@ _DIGITS = 5
 # A kept input column gets this prefix if an answer column has the same name.
 _PREFIX = "input_"
 _PROBABILITIES = "probabilities"
-_TOP_K_KINDS = ("classification", "multiple_choice")
 _BREAKS = re.compile(r"[\t\r\n]+")
 
 
 class OutputRows:
     """Formats predictions, with the kept columns of the input in front.
-
-    Args:
-      config: The flags.
-      task: The task of the model.
 
     Raises:
       UserError: If the flags do not fit the task or the file's columns.
@@ -60,29 +56,27 @@ class OutputRows:
         self._path = config.input_file
         self._task = task
         key = task.variant or task.kind
-        self._empty = None
-        if key == "classification":
-            self._empty = _EMPTY_ANSWERS[task.problem_type]
-        if config.keep_empty and self._empty is None:
+        form = task.problem_type if key == "classification" else key
+        names = _NAMES.get(form, ())
+        if config.keep_empty and key != "classification":
             raise UserError(
                 "--keep_empty is for classification. Received: a model for "
                 f"{key}; drop it."
             )
-        has_choices = key in _TOP_K_KINDS and self._empty != {"score": None}
-        if config.top_k is not None and not has_choices:
+        if config.top_k is not None and _PROBABILITIES not in names:
             raise UserError(
                 "--top_k is for models that choose among labels or choices. "
                 f"Received: a model for {key}; drop it."
             )
-        if self._empty is None and key not in _NAMES:
-            # User-defined tasks have no fixed answer columns, so refuse tables.
-            if self._ending or config.keep_columns:
-                raise UserError(
-                    "Tables and --keep_columns are for classification, "
-                    f"{', '.join(_NAMES)}. Received: a model for {key}; write "
-                    "JSON lines (.jsonl) without kept columns."
-                )
-        names = self._answer_names()
+        # User-defined tasks have no fixed answer columns, so refuse tables.
+        if not names and (self._ending or config.keep_columns):
+            raise UserError(
+                "Tables and --keep_columns are for the tasks of this project. "
+                f"Received: a model for {key}; write JSON lines (.jsonl) "
+                "without kept columns."
+            )
+        self._empty = {x: [] if x == "labels" else None for x in names}
+        names = self._answer_names(names)
         self._kept = _kept_names(config, task, set(names))
         self._columns = (*self._kept.values(), *names)
 
@@ -93,10 +87,10 @@ class OutputRows:
             return None
         return self._table_line({name: name for name in self._columns})
 
-    def inputs(self) -> Iterable[Mapping[str, Any]] | None:
-        """Returns the kept columns' values by row; None without columns."""
+    def inputs(self) -> Iterator[Mapping[str, Any]]:
+        """Returns the kept columns' values by row; each {} without columns."""
         if not self._kept:
-            return None
+            return itertools.repeat({})
         rows = self._task.read_table(self._path).rows
         return (
             {new: row.values.get(old) for old, new in self._kept.items()}
@@ -110,9 +104,8 @@ class OutputRows:
     def line(self, kept: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
         """Returns one row of the output; a .csv row may span several lines.
 
-        Args:
-          kept: The values of the kept columns.
-          answer: The predicted values by name, from `Task.prediction_to_json`.
+        `kept` has the values of the kept columns, `answer` the predicted values
+        of `Task.prediction_to_json`.
         """
         if self._ending:
             return self._table_line({**kept, **self._flat(answer)})
@@ -126,19 +119,17 @@ class OutputRows:
         pairs = answer[_PROBABILITIES].items()
         return sorted(pairs, key=lambda x: -x[1])[: self._top_k]
 
-    def _answer_names(self) -> list[str]:
+    def _answer_names(self, names: Sequence[str]) -> list[str]:
         """Returns the answers' columns in a table.
 
         With --top_k=2, columns are label, probability, label_2, probability_2.
         """
-        key = self._task.variant or self._task.kind
-        names = list(self._empty or _NAMES.get(key, ()))
         if self._top_k is None or not self._ending:
             return [
                 x for x in names if x != _PROBABILITIES or "labels" in names
             ]
         first = 2 if "label" in names else 1
-        names.remove(_PROBABILITIES)
+        names = [x for x in names if x != _PROBABILITIES]
         labels = getattr(self._task, "labels", None) or range(self._top_k)
         rejects = getattr(self._task, "reject_below", None) is not None
         most = min(self._top_k, len(labels) + rejects)
@@ -176,8 +167,11 @@ class OutputRows:
         return text.getvalue()
 
 
-# Answer columns by task kind; for classification, see `_EMPTY_ANSWERS`.
+# Answer columns by problem type or kind of task.
 _NAMES = {
+    "single_label": ("label", "probability", _PROBABILITIES),
+    "multi_label": ("labels", _PROBABILITIES),
+    "regression": ("score",),
     "multiple_choice": ("label", "index", "probability", _PROBABILITIES),
     "tagging": ("words", "tags", "offsets"),
     "embeddings": ("text", "embedding"),
@@ -189,11 +183,6 @@ _NAMES = {
         "score",
         "no_answer_score",
     ),
-}
-_EMPTY_ANSWERS = {
-    "single_label": {"label": None, "probability": None, _PROBABILITIES: None},
-    "multi_label": {"labels": [], _PROBABILITIES: None},
-    "regression": {"score": None},
 }
 
 
@@ -268,14 +257,7 @@ def _run_on(devices: Devices, config: Flags) -> None:
     rows = OutputRows(config, task)
     # Read all rows first, or an error in the last row would come hours later.
     total = sum(1 for _ in _read(task, config))
-    predictor = build_predictor(
-        stored,
-        task,
-        devices,
-        config.batch_size,
-        config.num_length_buckets,
-        config.unpad,
-    )
+    predictor = build_predictor(stored, task, devices, config)
     with _open_output(config, stored, devices) as run:
         finished = coordinator.from_chief(run and _finished_chunks(run))
         if finished:
@@ -313,21 +295,16 @@ def _choose_task(stored: StoredModel, config: Flags) -> Task:
 
 
 def build_predictor(
-    stored: StoredModel,
-    task: Task,
-    devices: Devices,
-    batch_size: int,
-    num_length_buckets: int,
-    unpad: str,
+    stored: StoredModel, task: Task, devices: Devices, config: Flags
 ) -> Predictor:
-    """Loads a fine-tuned model.
+    """Loads a fine-tuned model, for the flags on batches and padding.
 
     Raises:
       UserError: If the model has no vocabulary, its files do not match, or
         --unpad=on is not possible.
     """
-    unpads = unpadding.choose(
-        unpad,
+    unpad = unpadding.choose(
+        config.unpad,
         devices.kind,
         # No step is compiled here, so leaving padding out always saves time.
         lambda: True,
@@ -346,10 +323,10 @@ def build_predictor(
         model,
         task,
         tokenizer,
-        batch_size,
-        num_length_buckets,
+        config.batch_size,
+        config.num_length_buckets,
         devices.strategy,
-        unpads,
+        unpad,
     )
 
 
@@ -364,27 +341,18 @@ def _predict_chunks(
     config: Flags,
     rows: OutputRows,
     on_examples: Callable[[int], object],
-    finished: int = 0,
+    finished: int,
 ) -> Iterator[list[str]]:
     """Yields chunks of lines, one line per example, in the file's order.
 
-    Args:
-      predictor: The model.
-      config: The flags.
-      rows: The format of the lines.
-      on_examples: Called with the number of newly finished examples.
-      finished: Number of chunks that are already done; they are skipped.
-
-    Raises:
-      UserError: If the file is invalid, or the model's outputs are not finite.
+    `on_examples` is called with the number of newly finished examples. The
+    first `finished` chunks are already done, and are skipped.
     """
     task = predictor.task
-    inputs = iter(rows.inputs() or ())
+    inputs = rows.inputs()
     chunks = task_prediction.chunks(task, _read(task, config))
     for number, examples in enumerate(chunks):
-        # Without --keep_columns, `inputs` is empty, so each example gets {}.
         kept = list(itertools.islice(inputs, len(examples)))
-        kept = kept or [{}] * len(examples)
         computed = [x for x in examples if not _is_empty(x, config)]
         if number < finished:
             predictor.choose_lengths(computed)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.errors import UserError
+from bert_tf.tasks import stored_task
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.embeddings.task import EmbeddingsTask
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
@@ -34,16 +34,9 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
     """
     key = _key(stored.task)
     if key not in TASKS:
-        raise UserError(
-            f"{flag} must name a model that was fine-tuned for one of "
-            f"{', '.join(TASKS)}. Received: {stored.path}, a model of "
-            f"kind={key!r}; fine-tune it first."
-        )
-    return build_task(
-        stored.task,
-        stored.num_labels,
-        stored.config.max_position_embeddings,
-    )
+        raise stored_task.not_fine_tuned(flag, stored.path, key)
+    longest = stored.config.max_position_embeddings
+    return build_task(stored.task, stored.num_labels, longest)
 
 
 def describe_embeddings(stored: StoredModel) -> dict[str, Any]:

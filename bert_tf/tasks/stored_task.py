@@ -84,10 +84,6 @@ def read_for_evaluation(
 ) -> dict[str, Any] | None:
     """Checks the model; returns the values that name the columns of its files.
 
-    Args:
-      config: The flags.
-      kind: The kind of model that the script trains.
-
     Returns:
       For training, {}, because only flags name the columns. For evaluation,
       task.json, or None if the model's kind is not `kind`.
@@ -108,13 +104,18 @@ def describe_files(model_dir: str, flag: str) -> TaskFiles | None:
     values = read(model_dir)
     key = values.get("variant") or values.get("kind")
     if key in ("encoder", "pretraining"):
-        raise UserError(
-            f"{flag} must name a model that was fine-tuned for one of "
-            f"{', '.join(_FILES)}. Received: {model_dir}, a model of "
-            f"kind={key!r}; fine-tune it first."
-        )
+        raise not_fine_tuned(flag, model_dir, key)
     kind = _FILES.get(key)
     return kind and kind(**kind.stored(values))
+
+
+def not_fine_tuned(flag: str, model_dir: str, key: str) -> UserError:
+    """Returns the error for a model of the kind `key`, which has no task."""
+    return UserError(
+        f"{flag} must name a model that was fine-tuned for one of "
+        f"{', '.join(_FILES)}. Received: {model_dir}, a model of kind={key!r}; "
+        "fine-tune it first."
+    )
 
 
 def require_masked_lm(model_dir: str, kind: str | None) -> None:
@@ -136,13 +137,9 @@ def check_inputs(
     """Checks a file to predict: columns and rows; labels are not read.
 
     Skips large files, files that can be read only once, such as pipes, and
-    files of unknown tasks; they are checked after the model is loaded.
-
-    Args:
-      task: The task; None if it is not known.
-      path: The file.
-      keep_empty: Whether texts of classification may be empty; None: no flag.
-      kept_columns: Further columns that must exist.
+    files of unknown tasks (None); they are checked after the model is loaded.
+    `keep_empty` tells whether texts of classification may be empty, or is None
+    without such a flag. `kept_columns` are further columns that must exist.
 
     Raises:
       UserError: If the file lacks a column, or a row is invalid.
