@@ -119,10 +119,7 @@ def on_embeddings(
 class FewLabels(ObjectiveSource):
     """Few-shot training: trains on pairs, averages weights and fits the head.
 
-    Args:
-      reader: The data of the task.
-      config: The flags; pairs are drawn with --seed.
-      stored: The model that training starts from.
+    Training starts from the model `stored`; pairs are drawn with --seed.
     """
 
     def __init__(
@@ -237,8 +234,8 @@ def fit_head(
       label_ids: <int32>[N]; every label must occur.
       class_weights: The weight of each label, or None.
     """
-    weights = class_weights and np.take(class_weights, label_ids)
-    regression = _regression().fit(np.float64(embeddings), label_ids, weights)
+    regression = _regression(class_weights)
+    regression.fit(np.float64(embeddings), label_ids)
     kernel, bias = regression.coef_, regression.intercept_
     if len(kernel) == 1:  # For two labels sklearn fits one logit: make two.
         kernel = np.concatenate([-kernel, kernel]) / 2
@@ -266,21 +263,23 @@ def out_of_fold_logits(
         first = repeats = np.arange(len(label_ids))
     embeddings, label_ids = np.float64(embeddings[first]), label_ids[first]
     folds = min(_FOLDS, np.bincount(label_ids).min())
-    weights = class_weights and np.take(class_weights, label_ids)
     logits = model_selection.cross_val_predict(
-        _regression(),
+        _regression(class_weights),
         embeddings,
         label_ids,
         cv=model_selection.StratifiedKFold(folds, shuffle=True, random_state=0),
         method="decision_function",
-        params={"sample_weight": weights},
     )
     if logits.ndim == 1:  # For two labels sklearn has one logit: make two.
         logits = np.stack([-logits, logits], axis=-1) / 2
     return logits[repeats]
 
 
-def _regression() -> linear_model.LogisticRegression:
+def _regression(
+    class_weights: Sequence[float] | None,
+) -> linear_model.LogisticRegression:
     return linear_model.LogisticRegression(
-        C=_INVERSE_PENALTY, max_iter=_MAX_ITERATIONS
+        C=_INVERSE_PENALTY,
+        class_weight=class_weights and dict(enumerate(class_weights)),
+        max_iter=_MAX_ITERATIONS,
     )

@@ -5,7 +5,6 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -236,51 +235,12 @@ class Evaluator:
         return Evaluated(task, split, examples, predictions, metrics)
 
 
-def evaluate_splits(
-    evaluator: Evaluator,
-    task: Task,
-    compare: Callable[[str], Metrics],
-    output_dir: str,
-    global_step: int,
-    before: Mapping[str, Metrics],
-) -> tuple[Task, dict[str, Metrics]]:
-    """Scores dev and predicts test as requested; only the chief writes files.
-
-    Args:
-      evaluator: The evaluator of the model.
-      task: The task, possibly with a stored threshold.
-      compare: Returns more metrics of a split, such as the teacher's metrics.
-      output_dir: The folder of results and predictions.
-      global_step: The step of the model.
-      before: Earlier results, kept for splits that are not evaluated now.
-
-    Returns:
-      The task with the threshold selected on dev, and the metrics by split.
-    """
-    is_chief = evaluator.devices.coordinator.is_chief
-    dev = task.splits(DEV) if evaluator.config.do_eval else ()
-    test = task.splits(TEST) if evaluator.config.do_predict else ()
-    results = {}
-    for split in (*dev, *test):
-        # As in the paper, the first dev set selects the threshold. Without a
-        # dev set, `task` keeps its threshold.
-        evaluated = evaluator.evaluate(split, task, split in dev[:1])
-        task = evaluated.task
-        if evaluated.metrics:
-            results[split] = evaluated.metrics | compare(split)
-        if is_chief:
-            _write_predictions(output_dir, evaluated)
-    if results and is_chief:
-        write_results(output_dir, global_step, {**before, **results})
-    return task, results
-
-
 def describe(metrics: Mapping[str, float]) -> str:
     """Returns metrics in one line."""
     return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
 
 
-def _write_predictions(output_dir: str, evaluated: Evaluated) -> None:
+def write_predictions(output_dir: str, evaluated: Evaluated) -> None:
     """Writes <split>_predictions.jsonl and the task's own report files.
 
     For dev sets, lines also have the texts and the gold labels.

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import os
-from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ from bert_tf.io import run_folder
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_files import DEV
+from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import resume as resume_checks
 from bert_tf.training.losses import Objective
@@ -104,23 +104,17 @@ class Experiment:
     def coordinator(self) -> Coordinator:
         return self.devices.coordinator
 
-    @property
-    def data_hashes(self) -> dict[str, str]:
-        """The SHA-256 of each split's file, by split."""
+    def data_hashes(self, *kinds: str) -> dict[str, str]:
+        """Returns the SHA-256 of the files of some kinds of splits, by split.
+
+        `kinds` are "train", "dev" or "test".
+        """
         return {
             split: data.sha256
             for split, data in self.task.data.items()
             if split in self.task.files and data.sha256
+            if split.split("_")[0] in kinds
         }
-
-    def _hashes_of(self, kinds: Collection[str]) -> dict[str, str]:
-        hashes = self.data_hashes.items()
-        return {x: y for x, y in hashes if x.split("_")[0] in kinds}
-
-    @property
-    def requested_hashes(self) -> dict[str, str]:
-        """The hashes of the dev and test sets to evaluate, by split."""
-        return self._hashes_of(self.config.requested_splits().keys() - {TRAIN})
 
     def trials(self) -> list["Experiment"]:
         """Returns an experiment for each trial, with its task and folder."""
@@ -149,7 +143,7 @@ class Experiment:
         kinds = (TRAIN, DEV) if config.selects_evaluation else (TRAIN,)
         return (
             {f"--{name}": values[name] for name in values if name in counted}
-            | _name_data(self._hashes_of(kinds))
+            | _name_data(self.data_hashes(*kinds))
             | {"the vocabulary": self.stored.vocabulary.hash}
             | _hash_model(config, self.stored)
             | dict(self.objective_source.identity)
@@ -234,7 +228,7 @@ def prepare(
         devices.coordinator.agree(
             {
                 **config.common_flags(),
-                **_name_data(experiment.data_hashes),
+                **_name_data(experiment.data_hashes(TRAIN, DEV, TEST)),
                 "the vocabulary": vocabulary.hash if vocabulary else None,
                 "the model": stored.fingerprint,
             },

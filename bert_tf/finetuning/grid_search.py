@@ -70,15 +70,10 @@ def write(trial: FinishedTrial, identity: Mapping[str, Any]) -> None:
 
     A failed trial keeps its checkpoints to help find the cause.
     """
-    files.write_json(
-        os.path.join(trial.folder, _RUN_FILE),
-        {
-            "identity": identity,
-            "results": trial.results,
-            "evaluated": trial.evaluated,
-            "failure": trial.failure,
-        },
-    )
+    names = ("results", "evaluated", "failure")
+    values = {x: getattr(trial, x) for x in names}
+    path = os.path.join(trial.folder, _RUN_FILE)
+    files.write_json(path, {"identity": identity} | values)
     if trial.failure is None:
         checkpoints.CheckpointStore(trial.folder).remove_all()
         files.remove(os.path.join(trial.folder, trials.BEST_FOLDER))
@@ -109,7 +104,6 @@ def keep_best(
             "--output_dir with a longer warm-up or --mixed_precision=float32."
         )
     if experiment.coordinator.is_chief:
-        _remove_others(best.folder, output_dir)
         _copy_up(best.folder, output_dir)
     logging.info(
         "The best trial is %s, copied to %s.",
@@ -190,37 +184,28 @@ def _summarize(trials: Sequence[Sequence[float | None]]) -> tuple[str, ...]:
     return tuple(cells)
 
 
-def _remove_others(folder: str, output_dir: str) -> None:
-    """Removes files of an earlier best trial that the new best trial lacks."""
+def _copy_up(folder: str, output_dir: str) -> None:
+    """Copies model, results and predictions of the best trial.
+
+    Removes files of an earlier best trial that the new best trial lacks.
+    """
     runs_folder = os.path.join(output_dir, RUNS_FOLDER)
-    every_name = {
+    names = {
         name.rstrip("/")
         for trial in tf.io.gfile.listdir(runs_folder)
         for name in tf.io.gfile.listdir(os.path.join(runs_folder, trial))
     }
-    own_names = {name.rstrip("/") for name in tf.io.gfile.listdir(folder)}
-    for name in every_name - own_names:
-        path = os.path.join(output_dir, name)
-        if (
-            not name.startswith(_NOT_COPIED)
-            and tf.io.gfile.exists(path)
-            and not tf.io.gfile.isdir(path)
-        ):
-            tf.io.gfile.remove(path)
-
-
-def _copy_up(folder: str, output_dir: str) -> None:
-    """Copies model, results and predictions of the best trial."""
-    for name in tf.io.gfile.listdir(folder):
-        name = name.rstrip("/")
+    for name in names:
         if name.startswith(_NOT_COPIED) or files.is_temporary(name):
             continue
         source = os.path.join(folder, name)
         target = os.path.join(output_dir, name)
-        if not tf.io.gfile.isdir(source):
+        if tf.io.gfile.isdir(source):
+            with files.atomic_directory(target) as temporary:
+                for part in tf.io.gfile.listdir(source):
+                    copied = os.path.join(temporary, part)
+                    tf.io.gfile.copy(os.path.join(source, part), copied)
+        elif tf.io.gfile.exists(source):
             files.write_bytes(target, files.read_bytes(source))
-            continue
-        with files.atomic_directory(target) as temporary:
-            for part in tf.io.gfile.listdir(source):
-                copied = os.path.join(temporary, part)
-                tf.io.gfile.copy(os.path.join(source, part), copied)
+        elif tf.io.gfile.exists(target) and not tf.io.gfile.isdir(target):
+            tf.io.gfile.remove(target)

@@ -40,6 +40,7 @@ from bert_tf.tasks import confidence
 from bert_tf.tasks import dev_split
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_files import DEV
+from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import output as training_output
 from bert_tf.training import preemption as preemptions
@@ -138,7 +139,8 @@ def _run_trials(
     recorded as failed and the next trial starts. All workers run each trial
     together; the chief records the results.
     """
-    requested = experiment.requested_hashes
+    kinds = experiment.config.requested_splits().keys() - {TRAIN}
+    requested = experiment.data_hashes(*kinds)
     # Read the records of all trials now, to report changed settings early.
     finished = [grid_search.read(x) for x in each]
     for index, (trial, own) in enumerate(zip(finished, each, strict=True)):
@@ -215,13 +217,8 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
         if not config.do_eval:  # Otherwise dev selects the threshold again.
             task = task.with_threshold(stored_task)
             task = experiment.objective_source.tune(task)
-        task, results = task_evaluation.evaluate_splits(
-            trial.evaluator,
-            task,
-            experiment.objective_source.compare,
-            output_dir,
-            step,
-            before,
+        task, results = _evaluate_splits(
+            experiment, trial.evaluator, task, step, before
         )
         evaluations = trial.evaluations
         scored = [split for split in results if split.startswith(DEV)]
@@ -245,6 +242,39 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
         return results
     finally:
         trial.release()  # Frees memory for the next trial.
+
+
+def _evaluate_splits(
+    experiment: Experiment,
+    evaluator: Evaluator,
+    task: Task,
+    step: int,
+    before: Mapping[str, Metrics],
+) -> tuple[Task, dict[str, Metrics]]:
+    """Scores dev and predicts test as requested; only the chief writes files.
+
+    `task` may have a stored threshold, `step` is the model's, and the results
+    `before` are kept for splits that are not evaluated now. Returns the task
+    with the threshold selected on dev, and the metrics by split.
+    """
+    config, output_dir = experiment.config, experiment.output_dir
+    is_chief = experiment.coordinator.is_chief
+    dev = task.splits(DEV) if config.do_eval else ()
+    test = task.splits(TEST) if config.do_predict else ()
+    results = {}
+    for split in (*dev, *test):
+        # As in the paper, the first dev set selects the threshold. Without a
+        # dev set, `task` keeps its threshold.
+        evaluated = evaluator.evaluate(split, task, split in dev[:1])
+        task = evaluated.task
+        if evaluated.metrics:
+            compared = experiment.objective_source.compare(split)
+            results[split] = evaluated.metrics | compared
+        if is_chief:
+            task_evaluation.write_predictions(output_dir, evaluated)
+    if results and is_chief:
+        task_evaluation.write_results(output_dir, step, {**before, **results})
+    return task, results
 
 
 # === Stored models ===
@@ -319,14 +349,7 @@ def _evaluate_model(
     task = experiment.task
     if not experiment.config.do_eval:  # Otherwise dev selects the threshold.
         task = task.with_threshold(stored.task)
-    task, results = task_evaluation.evaluate_splits(
-        evaluator,
-        task,
-        experiment.objective_source.compare,
-        experiment.output_dir,
-        step,
-        before,
-    )
+    task, results = _evaluate_splits(experiment, evaluator, task, step, before)
     return task, before, results
 
 

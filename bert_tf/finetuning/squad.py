@@ -52,11 +52,8 @@ def run(
 ) -> dict[str, Metrics]:
     """Runs fine-tuning, prediction or an ensemble for run/finetune_squad.py.
 
-    Args:
-      config: The flags of run/finetune_squad.py.
-      task_files: The files of SQuAD, and the data read from them.
-      build_task: Builds the task from flags and a model's task.json. The task
-        reads `task_files` if they are given, otherwise the files of the flags.
+    The task that `build_task` returns reads `task_files` if they are given to
+    it, otherwise the files of the flags.
     """
     if (
         config.null_score_diff_threshold is not None
@@ -127,7 +124,12 @@ def _train_on_triviaqa(
         logging.info("The fine-tuning on TriviaQA is done: %s.", model_dir)
     else:
         logging.info("Fine-tuning on TriviaQA, in %s.", folder)
-        coordinator.from_chief(coordinator.is_chief and _convert(config, first))
+        if coordinator.is_chief:
+            converted = triviaqa.convert_to_squad(
+                config.triviaqa_file, config.triviaqa_evidence_dir
+            )
+            files.write_json(first.train_file, converted)
+        coordinator.from_chief(None)  # Waits for the converted file.
         finetuning.run_on(first, build_task, devices, preemption)
         if coordinator.is_chief:
             files.write_json(done_file, recipe)
@@ -141,14 +143,6 @@ def _train_on_triviaqa(
         bert_config_file=None,
         vocab_file=None,
     )
-
-
-def _convert(config: FinetuneConfig, first: FinetuneConfig) -> None:
-    """Writes TriviaQA in SQuAD's format, for the first training."""
-    converted = triviaqa.convert_to_squad(
-        config.triviaqa_file, config.triviaqa_evidence_dir
-    )
-    files.write_json(first.train_file, converted)
 
 
 # === Ensembles ===
@@ -177,7 +171,7 @@ def _combine(config: FinetuneConfig, task: SquadTask) -> dict[str, Metrics]:
     predictions = [combined[example.qas_id] for example in examples]
     logging.info("Combined %d systems: %s.", len(paths), ", ".join(paths))
     results = {}
-    if split == DEV:
+    if split == DEV and task.is_labeled(examples):
         task = task.select_threshold(examples, lambda _: predictions)
         results[split] = task.score(examples, predictions)
         logging.info("%s: %s", split, task_evaluation.describe(results[split]))

@@ -10,6 +10,7 @@ import itertools
 import math
 import os
 import re
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -372,16 +373,13 @@ def _layer_number(name: str) -> int | None:
 def _choose_trained(
     variables: Mapping[str, keras.Variable],
     num_frozen_layers: int,
-    is_reached: Mapping[str, bool],
+    reached: Collection[str],
 ) -> dict[str, keras.Variable]:
     """Returns the variables to train, and logs the other variables.
 
-    Args:
-      variables: All variables, by canonical name.
-      num_frozen_layers: The number of lowest encoder layers to freeze; if it is
-        above 0, the embeddings are frozen, too.
-      is_reached: Whether the loss depends on a variable, by its name. As in the
-        original, only variables that affect the loss are trained.
+    The embeddings and the lowest `num_frozen_layers` layers are frozen, if it
+    is above 0. As in the original, only `reached` variables are trained, which
+    affect the loss.
     """
     numbers = {name: _layer_number(name) for name in variables}
     frozen = [
@@ -389,11 +387,11 @@ def _choose_trained(
         for name, number in numbers.items()
         if number is not None and number <= num_frozen_layers > 0
     ]
-    unreached = [name for name, reached in is_reached.items() if not reached]
-    for why, names in {
-        "frozen": frozen,
-        "not reached by the loss": unreached,
-    }.items():
+    unreached = [name for name in variables if name not in reached]
+    for why, names in (
+        ("frozen", frozen),
+        ("not reached by the loss", unreached),
+    ):
         if names:
             terminal.detail(
                 "%d variables are not trained, as they are %s: %s%s.",
@@ -412,13 +410,13 @@ def _find_reached(
     objective: Objective,
     variables: Mapping[str, keras.Variable],
     specs: Mapping[str, tf.TensorSpec],
-) -> dict[str, bool]:
-    """Returns variable name to whether the loss depends on the variable.
+) -> set[str]:
+    """Returns the names of the variables that the loss depends on.
 
     Traces a step without running it; to save time, all layers share a graph.
     Training steps reuse the functions of `fused` that are traced here.
     """
-    reached: dict[str, bool] = {}
+    reached: set[str] = set()
 
     def step(rows: dict[str, tf.Tensor]) -> None:
         rows = objective.add_targets(rows)
@@ -431,8 +429,8 @@ def _find_reached(
             sums = objective.compute_sums(outputs, rows)
             loss = objective.normalize(sums, objective.count(rows))["loss"]
         gradients = tape.gradient(loss, [v.value for v in variables.values()])
-        for name, gradient in zip(variables, gradients, strict=True):
-            reached[name] = gradient is not None
+        pairs = zip(variables, gradients, strict=True)
+        reached.update(name for name, x in pairs if x is not None)
 
     model.bert.encoder.shares_graph = True
     tf.function(

@@ -137,7 +137,9 @@ class ReadingTest(parameterized.TestCase, tf.test.TestCase):
         for split, name in zip(("train", "dev"), names.values(), strict=True):
             self.assertEqual(opened[name], 1, name)
             digest = hashlib.sha256((folder / name).read_bytes())
-            self.assertEqual(experiment.data_hashes[split], digest.hexdigest())
+            self.assertEqual(
+                experiment.data_hashes(split)[split], digest.hexdigest()
+            )
 
 
 if __name__ == "__main__":
