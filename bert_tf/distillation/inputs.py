@@ -52,8 +52,14 @@ def with_files(task: _Task, config: Flags) -> _Task:
     )
     files: dict[str, str] = {}
     is_own = isinstance(task, ClassificationFiles) and task.official is None
-    if not is_own:
-        _refuse_columns(config, task.name, task.kind)
+    columns = ("text_column", "text_pair_column", "label_column")
+    flags = options.set_values(config, *columns)
+    options.require(
+        is_own or not flags,
+        f"{', '.join(f'--{x}' for x in flags)}: these are for classification "
+        "of own files, and the teacher was trained for the task "
+        f"{task.name!r} of kind {task.kind}; drop them.",
+    )
     for kind, path in config.named_files().items():
         if path is not None:
             files[kind] = path
@@ -81,17 +87,3 @@ def _find_files(task: TaskFiles, data_dir: str, kind: str) -> dict[str, str]:
         f"trained for the task {task.name!r} of kind {task.kind}; give "
         "--train_file, --dev_file and --test_file."
     )
-
-
-def _refuse_columns(config: Flags, name: str, kind: str) -> None:
-    """Raises `UserError` if flags name columns of a task with fixed columns."""
-    flags = options.set_values(
-        config, "text_column", "text_pair_column", "label_column"
-    )
-    if flags:
-        names = ", ".join(f"--{flag}" for flag in flags)
-        raise UserError(
-            f"{names}: these are for classification of own files, and the "
-            f"teacher was trained for the task {name!r} of kind {kind}; drop "
-            "them."
-        )

@@ -15,9 +15,7 @@ Shapes:
   I: hidden size of the teacher.
 """
 
-from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -41,68 +39,25 @@ _MIN_LENGTH = 1e-12
 _MIN_PROBABILITY = 1e-9
 
 
-class LayerPairs:
-    """Pairs the layers of a student with layers of its teacher.
+def build_projection(
+    width: int, teacher_width: int, stddev: float
+) -> keras.layers.Dense:
+    """Returns the matrix from a student's width H to its teacher's, I.
 
-    If the widths differ, one matrix projects the states of all student layers
-    to the teacher's width (W_h in equation 8 of Jiao et al.).
-
-    Args:
-      teacher_layers: For each student layer, a teacher layer, counted from 1.
-      widths: The sizes H and I; None if the loss compares no hidden states.
-      stddev: Standard deviation of the projection matrix's initial values.
-
-    Attributes:
-      variables: The projection matrix, by path; empty without a projection.
+    It is shared by all layers (W_h in equation 8 of Jiao et al.). `stddev` is
+    the standard deviation of its initial values.
     """
-
-    def __init__(
-        self,
-        teacher_layers: Sequence[int],
-        widths: tuple[int, int] | None,
-        stddev: float,
-    ) -> None:
-        self._teacher_layers = tuple(teacher_layers)
-        self._projection = None
-        self.variables: dict[str, keras.Variable] = {}
-        if widths is None or widths[0] == widths[1]:
-            return
-        self._projection = keras.layers.Dense(
-            widths[1],
-            use_bias=False,
-            kernel_initializer=keras.initializers.TruncatedNormal(
-                stddev=stddev
-            ),
-            dtype="float32",
-            name="hidden_projection",
-        )
-        with keras.name_scope(_SCOPE):
-            self._projection.build((None, widths[0]))
-        kernel = self._projection.kernel
-        self.variables[kernel.path] = kernel
-
-    def hidden_states(
-        self, student: Mapping[str, Any], teacher: Mapping[str, Any]
-    ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns (student, teacher) states by layer, <float>[B, ..., S, I]."""
-        mine = [student["embedding_output"], *student["encoder_outputs"]]
-        theirs = [
-            teacher["embedding_output"],
-            *self._choose(teacher["encoder_outputs"]),
-        ]
-        if self._projection is not None:
-            mine = [self._projection(tf.cast(x, tf.float32)) for x in mine]
-        return list(zip(mine, theirs, strict=True))
-
-    def attention(
-        self, student: Mapping[str, Any], teacher: Mapping[str, Any]
-    ) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Returns (student, teacher) attention, <float>[B, ..., N, S, S]."""
-        theirs = self._choose(teacher["attention_probs"])
-        return list(zip(student["attention_probs"], theirs, strict=True))
-
-    def _choose(self, layers: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        return [layers[number - 1] for number in self._teacher_layers]
+    initializer = keras.initializers.TruncatedNormal(stddev=stddev)
+    projection = keras.layers.Dense(
+        teacher_width,
+        use_bias=False,
+        kernel_initializer=initializer,
+        dtype="float32",
+        name="hidden_projection",
+    )
+    with keras.name_scope(_SCOPE):
+        projection.build((None, width))
+    return projection
 
 
 class DistillationObjective(label_losses.Objective):
@@ -121,6 +76,9 @@ class DistillationObjective(label_losses.Objective):
     Args:
       teacher: The model that computes the teacher's outputs.
       flags: The flags of run/distill.py.
+      teacher_layers: The teacher's layer for each student layer, from 1.
+      projection: See `build_projection`; None if the widths are equal, or the
+        loss compares no hidden states.
 
     Attributes:
       variables: The weights to train in addition to the student's, by path.
@@ -133,13 +91,17 @@ class DistillationObjective(label_losses.Objective):
         task: Task,
         teacher: keras.Model,
         flags: Flags,
-        layer_pairs: LayerPairs,
+        teacher_layers: Sequence[int] = (),
+        projection: keras.layers.Dense | None = None,
     ) -> None:
         self._task = task
         self._teacher = teacher
         self._flags = flags
-        self._layer_pairs = layer_pairs
-        self.variables: Mapping[str, keras.Variable] = layer_pairs.variables
+        self._teacher_layers = teacher_layers
+        self._projection = projection
+        self.variables: dict[str, keras.Variable] = {}
+        if projection is not None:
+            self.variables[projection.kernel.path] = projection.kernel
         parts = {
             "soft_target": flags.distillation_weight,
             "hidden": flags.hidden_weight,
@@ -162,24 +124,25 @@ class DistillationObjective(label_losses.Objective):
         return rows | {_TEACHER: outputs}
 
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        counts = {
-            "label": lambda: self._label_weights(rows),
-            "soft_target": lambda: self._soft_target_weights(rows),
-            "hidden": lambda: _token_weights(rows),
-            "attention": lambda: _token_weights(rows),
-        }
-        return tf.stack([tf.reduce_sum(counts[x]()) for x in self._parts])
+        return tf.stack(
+            [tf.reduce_sum(self._weights(x, rows)) for x in self._parts]
+        )
 
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         compute = {
-            "label": self._label_sum,
-            "soft_target": self._soft_target_sum,
-            "hidden": self._hidden_sum,
-            "attention": self._attention_sum,
+            "label": self._task.losses,
+            "soft_target": self._soft_target_losses,
+            "hidden": self._hidden_losses,
+            "attention": self._attention_losses,
         }
-        return {f"{x}_sum": compute[x](outputs, rows) for x in self._parts}
+        sums = {}
+        for part in self._parts:
+            losses = compute[part](outputs, rows)
+            weights = self._weights(part, rows)
+            sums[f"{part}_sum"] = tf.reduce_sum(losses * weights)
+        return sums
 
     def normalize(
         self, sums: dict[str, tf.Tensor], count: tf.Tensor
@@ -192,56 +155,49 @@ class DistillationObjective(label_losses.Objective):
         loss = tf.add_n([w * values[x] for x, w in self._parts.items() if w])
         return {"loss": loss} | {f"{x}_loss": v for x, v in values.items()}
 
-    def _label_weights(self, rows):
-        weights = label_losses.loss_weights(self._task, rows)
-        if IS_LABELED not in rows:
+    def _weights(self, part, rows):
+        """Returns the weights of a part's losses, in their shape."""
+        if part == "label":
+            weights = label_losses.loss_weights(self._task, rows)
+            if IS_LABELED in rows:
+                weights = label_losses.weigh(weights, rows[IS_LABELED])
             return weights
-        return label_losses.weigh(weights, rows[IS_LABELED])
+        if part == "soft_target":
+            weights = self._task.soft_target_weights(rows)
+            is_row = batches_lib.example_weights(rows)
+            return label_losses.weigh(weights, is_row)
+        return tf.cast(rows[INPUT_MASK.name], tf.float32)  # 0 for padding.
 
-    def _soft_target_weights(self, rows):
-        weights = self._task.soft_target_weights(rows)
-        return label_losses.weigh(weights, batches_lib.example_weights(rows))
+    def _soft_target_losses(self, outputs, rows):
+        pairs = zip(
+            self._task.soft_targets(outputs, rows),
+            self._task.soft_targets(rows[_TEACHER], rows),
+            strict=True,
+        )
+        heat = self._flags.temperature
+        return _mean([soft_target_losses(*pair, heat) for pair in pairs])
 
-    def _label_sum(self, outputs, rows):
-        losses = self._task.losses(outputs, rows)
-        return tf.reduce_sum(losses * self._label_weights(rows))
+    def _hidden_losses(self, outputs, rows):
+        teacher, form = rows[_TEACHER], self._flags.hidden_loss
+        mine = [outputs["embedding_output"], *outputs["encoder_outputs"]]
+        if self._projection is not None:
+            mine = [self._projection(tf.cast(x, tf.float32)) for x in mine]
+        theirs = self._choose_layers(teacher["encoder_outputs"])
+        theirs = [teacher["embedding_output"], *theirs]
+        pairs = zip(mine, theirs, strict=True)
+        return _mean([hidden_losses(*pair, form) for pair in pairs])
 
-    def _soft_target_sum(self, outputs, rows):
-        losses = [
-            soft_target_losses(mine, theirs, self._flags.temperature)
-            for mine, theirs in zip(
-                self._task.soft_targets(outputs, rows),
-                self._task.soft_targets(rows[_TEACHER], rows),
-                strict=True,
-            )
-        ]
-        mean = tf.add_n(losses) / len(losses)
-        return tf.reduce_sum(mean * self._soft_target_weights(rows))
+    def _attention_losses(self, outputs, rows):
+        theirs = self._choose_layers(rows[_TEACHER]["attention_probs"])
+        pairs = zip(outputs["attention_probs"], theirs, strict=True)
+        return _mean([attention_losses(*pair) for pair in pairs])
 
-    def _hidden_sum(self, outputs, rows):
-        losses = [
-            hidden_losses(mine, theirs, self._flags.hidden_loss)
-            for mine, theirs in self._layer_pairs.hidden_states(
-                outputs, rows[_TEACHER]
-            )
-        ]
-        return _sum_over_tokens(losses, rows)
-
-    def _attention_sum(self, outputs, rows):
-        pairs = self._layer_pairs.attention(outputs, rows[_TEACHER])
-        losses = [attention_losses(*x) for x in pairs]
-        return _sum_over_tokens(losses, rows)
+    def _choose_layers(self, layers):
+        return [layers[number - 1] for number in self._teacher_layers]
 
 
-def _sum_over_tokens(losses, rows):
-    """Sums the mean of `losses`, [B, ..., S] each, over tokens: <float32>[]."""
-    mean = tf.add_n(losses) / len(losses)
-    return tf.reduce_sum(mean * _token_weights(rows))
-
-
-def _token_weights(rows):
-    """Returns <float32>[B, ..., S]: 1 for tokens, 0 for padding."""
-    return tf.cast(rows[INPUT_MASK.name], tf.float32)
+def _mean(losses):
+    return tf.add_n(losses) / len(losses)
 
 
 # === Losses per example, word or token ===

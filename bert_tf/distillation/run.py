@@ -7,7 +7,6 @@ width H with A heads, like the small models of Turc et al., 2019
 
 Shapes:
   B: batch size.
-  T: tokens per row of a batch.
 """
 
 import dataclasses
@@ -27,9 +26,9 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.config import BertConfig
 from bert_tf.distillation import inputs
+from bert_tf.distillation import objective
 from bert_tf.distillation.objective import IS_LABELED
 from bert_tf.distillation.objective import DistillationObjective
-from bert_tf.distillation.objective import LayerPairs
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning import experiment as experiments
@@ -89,17 +88,12 @@ def run(
 ) -> dict[str, Metrics]:
     """Runs distillation for run/distill.py.
 
-    Args:
-      config: The flags.
-      task_files: The files of the teacher's task with their data; None if the
-        teacher has to be read first.
+    `task_files` are the files of the teacher's task with their data, or None if
+    the teacher has to be read first.
 
     Returns:
       The metrics of student and teacher by split. The names of the teacher's
       metrics begin with `teacher_`.
-
-    Raises:
-      UserError: If flags, files or models are wrong or do not fit together.
     """
     with preemptions.prepare(config) as place:
         return finetuning.run_experiment(_read(config, task_files, *place))
@@ -249,20 +243,19 @@ class Teacher(ObjectiveSource):
         layers = choose_layers(
             config, mine.num_hidden_layers, theirs.num_hidden_layers
         )
-        widths = mine.hidden_size, theirs.hidden_size
-        with self._devices.strategy.scope():
-            layer_pairs = LayerPairs(
-                layers,
-                widths if config.hidden_weight else None,
-                mine.initializer_range,
-            )
+        widths, projection = (mine.hidden_size, theirs.hidden_size), None
+        if config.hidden_weight and widths[0] != widths[1]:
+            with self._devices.strategy.scope():
+                projection = objective.build_projection(
+                    *widths, mine.initializer_range
+                )
         logging.info(
             "The student has %s parameters, its teacher %s.",
             f"{model.count_params():,}",
             f"{self._model.count_params():,}",
         )
         return DistillationObjective(
-            self._reader.task, self._model, config, layer_pairs
+            self._reader.task, self._model, config, layers, projection
         )
 
     def compare(self, split: str) -> Metrics:
@@ -303,12 +296,7 @@ def of_student(task: Task, config: Flags) -> Task:
 
 
 class MixedFeatures:
-    """Rows with labels, followed by rows without labels.
-
-    Args:
-      labeled: Rows with labels.
-      unlabeled: Rows without labels, with no feature that `labeled` lacks.
-    """
+    """Rows with labels, then rows without, which have no further features."""
 
     def __init__(self, labeled: Features, unlabeled: Features) -> None:
         self._labeled = labeled
@@ -323,15 +311,10 @@ class MixedFeatures:
         return len(self._labeled) + len(self._unlabeled)
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns a batch that may hold rows of both kinds.
+        """Returns a batch that may hold rows of both kinds; see `Features`.
 
-        Args:
-          indices: <int64>[B], row numbers; unlabeled rows follow labeled rows.
-          length: T, at least the length of the longest row.
-
-        Returns:
-          The features of labeled rows, filled with 0 where unlabeled rows lack
-          a feature, and `is_labeled` <float32>[B].
+        Features that unlabeled rows lack are 0 there; `is_labeled` <float32>[B]
+        is added.
         """
         is_labeled = indices < len(self._labeled)
         mine = self._labeled.batch(indices[is_labeled], length)

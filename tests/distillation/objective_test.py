@@ -10,7 +10,7 @@ from scipy import special
 from scipy import stats
 
 from bert_tf.distillation.objective import DistillationObjective
-from bert_tf.distillation.objective import LayerPairs
+from bert_tf.distillation.objective import build_projection
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
@@ -21,7 +21,6 @@ _B, _S, _H, _I = 4, 5, 6, 8
 _HEAT = 2.0
 # A full row, two shorter rows, and a row with a single token.
 _MASK = (np.arange(_S) < np.array([5, 3, 1, 4])[:, None]).astype(np.int32)
-_NO_PAIRS = LayerPairs((), None, 0.02)
 
 
 def _weights(soft=0.3, hidden=0.7, attention=0.0, form="mse"):
@@ -52,7 +51,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         return self.rng.normal(size=shape).astype(np.float32)
 
     def _minimize(
-        self, task, weights, student, teacher, batch, pairs=_NO_PAIRS
+        self, task, weights, student, teacher, batch, layers=(), projection=None
     ):
         """Returns the losses, as the training loop computes them."""
 
@@ -63,7 +62,9 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
                 for k, v in teacher.items()
             }
 
-        objective = DistillationObjective(task, teach, weights, pairs)
+        objective = DistillationObjective(
+            task, teach, weights, layers, projection
+        )
         rows = {
             "input_ids": np.ones_like(_MASK),
             "input_mask": _MASK,
@@ -227,7 +228,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
                 "segment_ids": mask,
                 "label_ids": np.int32([0, 0]),
             },
-            LayerPairs((2,), (_H, _H), 0.02),
+            (2,),
         )
         squares = [
             np.square(mine[0] - theirs[0]).mean(-1),
@@ -244,9 +245,9 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters("mse", "cosine")
     def test_hidden_states_of_another_width(self, form):
         keras.utils.set_random_seed(0)
-        states = LayerPairs((2, 4), (_H, _I), 0.3)
-        ((name, matrix),) = states.variables.items()
-        self.assertEqual(name, "distillation/hidden_projection/kernel")
+        projection = build_projection(_H, _I, 0.3)
+        matrix = projection.kernel
+        self.assertEqual(matrix.path, "distillation/hidden_projection/kernel")
         mine = [self.draw(_B, _S, _H) for _ in range(3)]
         theirs = [tf.cast(self.draw(_B, _S, _I), tf.bfloat16) for _ in range(5)]
         mine[0][1, 1] = 0.0
@@ -260,7 +261,8 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
             },
             {"embedding_output": theirs[0], "encoder_outputs": theirs[1:]},
             {"label_ids": np.zeros([_B], np.int32)},
-            states,
+            (2, 4),
+            projection,
         )
         losses = []
         for one, number in zip(mine, (0, 2, 4), strict=True):
@@ -293,7 +295,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
             {"logits": self.draw(_B, 3), "attention_probs": mine},
             {"attention_probs": theirs},
             {"label_ids": np.zeros([_B], np.int32)},
-            LayerPairs((1, 3), None, 0.02),
+            (1, 3),
         )
         divergences = [
             special.rel_entr(np.float64(theirs[other]), np.float64(mine[one]))
@@ -314,7 +316,6 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
             self._classification(),
             lambda inputs, training: {"logits": teacher * 1.0},
             _weights(1.0, 0.0),
-            _NO_PAIRS,
         )
         rows = {name: tf.constant(_MASK) for name in objective.inputs}
         rows["label_ids"] = tf.zeros([_B], tf.int32)

@@ -12,7 +12,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 
 from bert_tf.distillation.objective import DistillationObjective
-from bert_tf.distillation.objective import LayerPairs
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
@@ -155,7 +154,7 @@ class TaskTrainer:
                         temperature=2.0,
                         hidden_loss="mse",
                     ),
-                    LayerPairs((1, 2), None, 0.02),
+                    (1, 2),
                 )
             self._variables = {
                 name: variable
