@@ -105,6 +105,20 @@ def add_legend(
     )
 
 
+def paths_of(output_file: str) -> tuple[str, str]:
+    """Returns the paths of an output file's report and of its plot."""
+    return f"{output_file}.report.json", f"{output_file}.report.png"
+
+
+def write_report(
+    output_file: str, report: Mapping[str, Any], figure: Figure
+) -> None:
+    """Writes the plot of an output file's report, then the report."""
+    path, picture = paths_of(output_file)
+    write(picture, figure)
+    files.write_json(path, report)
+
+
 def write(path: str, figure: Figure) -> None:
     """Writes a figure as PNG, atomically."""
     image = io.BytesIO()

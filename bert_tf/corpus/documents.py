@@ -13,7 +13,6 @@ class Chunk:
     """A piece of an input file that starts and ends between documents.
 
     Attributes:
-      path: The input file.
       start: Position of the payload for error messages, in bytes of the
         decompressed file, or in rows of a Parquet file.
       format: One of the values of --input_format, not "auto".

@@ -24,7 +24,6 @@ from bert_tf.corpus.documents import Document
 from bert_tf.corpus.documents import Dropped
 from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.fingerprints import Fingerprints
-from bert_tf.corpus.inputs import InputFile
 from bert_tf.flags.options import Flags
 from bert_tf.io import compression
 from bert_tf.io import files
@@ -137,7 +136,7 @@ def part_key(chunk: Chunk, options: ExtractOptions) -> str:
     settings += [options.with_signatures, options.excluded_hash]
     digest.update(json.dumps([_VERSION, chunk.format, settings]).encode())
     if chunk.format == "parquet":
-        contents = f"{inputs.fingerprint(chunk.path)} {chunk.payload}".encode()
+        contents = f"{files.fingerprint(chunk.path)} {chunk.payload}".encode()
     else:
         contents = chunk.payload
     for data in (chunk.header, contents):
@@ -147,11 +146,7 @@ def part_key(chunk: Chunk, options: ExtractOptions) -> str:
 
 
 def extract(chunk: Chunk, options: ExtractOptions, path: str) -> None:
-    """Writes the part of a chunk.
-
-    Raises:
-      UserError: If the payload is not in the chunk's format.
-    """
+    """Writes the part of a chunk; raises `UserError` if its format is wrong."""
     kept, tally = [], Tally()
     for document in _read(chunk, options):
         if isinstance(document, Dropped):
@@ -191,7 +186,7 @@ def _read(
 
 
 def extract_on_beam(
-    found: Sequence[InputFile],
+    found: Sequence[inputs.InputFile],
     options: ExtractOptions,
     folder: str,
     work_dir: str,
@@ -199,10 +194,7 @@ def extract_on_beam(
     """Extracts the chunks that have no part yet; returns all parts.
 
     Workers and launcher share the work folder, which lists each file's parts.
-
-    Raises:
-      UserError: If the input is unsuitable, the disk is full, or an option for
-        Beam is unknown.
+    Raises `UserError` for unsuitable input, full disks or options of Beam.
     """
     # Imported here because Apache Beam is optional.
     from bert_tf.distribute import beam_runner
@@ -231,7 +223,7 @@ def _cut(
     options: ExtractOptions,
     folder: str,
     work_dir: str,
-    element: tuple[int, InputFile],
+    element: tuple[int, inputs.InputFile],
 ) -> Iterator[tuple[Chunk, str]]:
     """Yields a file's chunks without a part; stores the keys of all chunks."""
     number, file = element

@@ -159,18 +159,12 @@ def _load_identifier() -> Any:
 
 
 def read_ngrams(patterns: str) -> np.ndarray:
-    """Returns the hashes of all 13-grams in the files to exclude.
+    """Returns the hashes of 13-grams to exclude, uint64 [n], sorted, distinct.
 
     No 13-gram spans two texts. A text is a string value in a .json, .jsonl or
     Parquet file, a cell of a .csv file, or a tab-separated cell of another
-    file. A text of fewer than 13 words has no 13-gram.
-
-    Returns:
-      uint64 [n], sorted, without repetitions.
-
-    Raises:
-      UserError: If a glob matches nothing, a file cannot be read, or no text
-        has 13 words.
+    file. Raises `UserError` if a glob matches nothing, a file cannot be read,
+    or no text has 13 words.
     """
     found = [np.zeros(0, np.uint64)]
     for pattern in patterns.split(","):

@@ -4,6 +4,7 @@ Worker processes compute the fingerprints of a chunk's documents and store them
 in its part. The main process concatenates the arrays of all parts on disk.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -61,15 +62,10 @@ def hash_words(text: str) -> np.ndarray:
 
 
 def hash_ngrams(words: np.ndarray, length: int) -> np.ndarray:
-    """Returns a hash of each sequence of `length` words.
+    """Returns a hash of each sequence of `length` words, of uint32 [words].
 
-    Args:
-      words: Hashes of the words, uint32 [words].
-      length: Number of words in a sequence.
-
-    Returns:
-      uint64 [words - length + 1]; empty for fewer than `length` words. With a
-      length of 3, words a b c d give the hashes of (a b c) and (b c d).
+    The result is uint64 [words - length + 1], empty for fewer words. With a
+    length of 3, words a b c d give the hashes of (a b c) and (b c d).
     """
     count = max(len(words) - length + 1, 0)
     hashes = np.zeros(count, np.uint64)
@@ -162,28 +158,23 @@ def compute_signature(text: str) -> np.ndarray:
 
 
 def concatenate(parts: Iterable[Fingerprints], folder: str) -> Fingerprints:
-    """Concatenates parts on disk, with only one part in memory at a time.
+    """Concatenates parts, in order, as raw files in a folder, made if missing.
 
-    Args:
-      parts: The fingerprints of chunks, in the order of the input.
-      folder: Folder for the arrays, as raw files; made if missing.
-
-    Returns:
-      Read-only memory-mapped arrays.
+    Only one part is in memory at a time. The arrays are read-only memory maps.
     """
     os.makedirs(folder, exist_ok=True)
     empty = vars(compute([], with_signatures=False))
     files = {name: os.path.join(folder, f"{name}.bin") for name in empty}
     shapes = {name: array.shape[1:] for name, array in empty.items()}
-    opened = {name: open(path, "wb") for name, path in files.items()}
-    try:
+    with contextlib.ExitStack() as stack:
+        opened = {
+            name: stack.enter_context(open(path, "wb"))
+            for name, path in files.items()
+        }
         for part in parts:
             for name, array in vars(part).items():
                 array.tofile(opened[name])
                 shapes[name] = array.shape[1:]
-    finally:
-        for file in opened.values():
-            file.close()
     return Fingerprints(
         **{
             name: _map(path, empty[name].dtype, shapes[name])
@@ -194,12 +185,10 @@ def concatenate(parts: Iterable[Fingerprints], folder: str) -> Fingerprints:
 
 def _map(path: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     """Maps a file into memory as rows of `shape`."""
-    row = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     # An empty file cannot be mapped: mmap would raise ValueError.
     if not os.path.getsize(path):
         return np.zeros((0, *shape), dtype)
-    rows = os.path.getsize(path) // row
-    return np.memmap(path, dtype, "r", shape=(rows, *shape))
+    return np.memmap(path, dtype, "r").reshape(-1, *shape)
 
 
 def _digest(text: str, size: int) -> bytes:

@@ -1,9 +1,7 @@
 """Finds the input files of text extraction and cuts them into chunks."""
 
-import codecs
 import dataclasses
 import glob
-import hashlib
 import os
 import re
 from collections.abc import Callable
@@ -45,7 +43,6 @@ _REFUSED = tuple(
     ".tfrecord .tgz .tsv .zip".split()
 )
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SAMPLE_BYTES = 1 << 20
 
 
@@ -149,26 +146,9 @@ def _format_of(path: str, input_format: str) -> str:
             f"{path} is the index of a multistream dump, which has no text; "
             "leave it out, as --input_file='*-multistream*.xml*.bz2' does."
         )
-    start = next(_read_utf8(path), b"")
+    start = next(compression.read_blocks(path), b"")
     is_dump = _DUMP.match(start.removeprefix(_BYTE_ORDER_MARK))
     return "wikipedia" if is_dump else "text"
-
-
-def fingerprint(path: str) -> str:
-    """Returns a hash of a file's size, start and end.
-
-    Reads only 2 MB, even of a 20 GB file, so it misses changes in the middle,
-    which `extraction.part_key` detects, except in Parquet files.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    with files.open_binary(path) as file:
-        digest.update(file.read(_SAMPLE_BYTES))
-        file.seek(0, os.SEEK_END)
-        size = file.tell()
-        digest.update(size.to_bytes(8))
-        file.seek(max(size - _SAMPLE_BYTES, 0))
-        digest.update(file.read(_SAMPLE_BYTES))
-    return digest.hexdigest()
 
 
 def split(
@@ -209,7 +189,7 @@ def _cut(
     """Yields the contents of a file in pieces that end after a separator."""
     rest = bytearray()
     searched = start = 0
-    for block in _read_utf8(file.path, on_bytes):
+    for block in compression.read_blocks(file.path, on_bytes):
         rest += block
         while len(rest) >= _CHUNK_BYTES:
             end = _find_end(rest, _SEPARATORS[file.format], searched)
@@ -244,42 +224,19 @@ def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
         starts_dump = False
 
 
-def _read_utf8(
-    path: str, on_bytes: Callable[[int], None] | None = None
-) -> Iterator[bytes]:
-    """Yields a file's bytes; UTF-16 with a byte order mark becomes UTF-8."""
-    decoder = None
-    on_block = on_bytes and (lambda block: on_bytes(len(block)))
-    for number, block in enumerate(compression.read_blocks(path, on_block)):
-        if number == 0 and block.startswith(_UTF16_MARKS):
-            decoder = codecs.getincrementaldecoder("utf-16")()
-        try:
-            yield decoder.decode(block).encode() if decoder else block
-        except UnicodeError as error:
-            raise UserError(
-                f"{path} is not UTF-16, as its start says: {error}; save it as "
-                "UTF-8."
-            ) from error
-    if decoder is not None and decoder.getstate()[0]:
-        raise UserError(f"{path} ends inside a character of UTF-16.")
-
-
 def _find_end(
     contents: bytearray, separators: tuple[bytes, ...], searched: int
 ) -> int | None:
     """Returns where the last separator in the first 4 MB ends, or the next."""
-    ends = [
-        (contents.rfind(x, 0, _CHUNK_BYTES), len(x))
-        for x in separators
-        if searched < _CHUNK_BYTES
-    ]
-    ends = [place + size for place, size in ends if place >= 0]
-    if ends:
-        return max(ends)
-    first = max(searched - 16, 0)
-    ends = [(contents.find(x, first), len(x)) for x in separators]
-    ends = [place + size for place, size in ends if place >= 0]
-    return min(ends) if ends else None
+
+    def ends(find: Callable[..., int], *bounds: int) -> list[int]:
+        places = [(find(x, *bounds), len(x)) for x in separators]
+        return [place + size for place, size in places if place >= 0]
+
+    if searched < _CHUNK_BYTES:
+        if found := ends(contents.rfind, 0, _CHUNK_BYTES):
+            return max(found)
+    return min(ends(contents.find, max(searched - 16, 0)), default=None)
 
 
 def _refuse_utf16(path: str, piece: bytes) -> None:

@@ -24,6 +24,7 @@ from bert_tf.corpus.fingerprints import Fingerprints
 from bert_tf.corpus.fingerprints import hash_ngrams
 from bert_tf.corpus.fingerprints import mix
 from bert_tf.flags.options import Flags
+from bert_tf.io import files
 
 DUPLICATE_DOCUMENT = "duplicate document"
 NEAR_DUPLICATE = "near duplicate"
@@ -73,12 +74,10 @@ class Decisions:
 
 
 def decide(fingerprints: Fingerprints, config: Flags, folder: str) -> Decisions:
-    """Decides for each document and paragraph whether it is kept.
+    """Decides which documents and paragraphs are kept.
 
-    Args:
-      fingerprints: All documents in the order of the input.
-      config: The flags.
-      folder: Directory for temporary files.
+    The fingerprints are in the order of the input; `folder` is for temporary
+    files.
     """
     documents = np.zeros(len(fingerprints.ids), np.uint8)
     if config.drop_duplicate_documents:
@@ -102,11 +101,11 @@ def decide(fingerprints: Fingerprints, config: Flags, folder: str) -> Decisions:
         paragraphs[repeated] = REASONS.index(DUPLICATE_PARAGRAPH)
         considered &= ~repeated
     if config.repeated_line_documents:
-        repeated = repeated_lines(
+        repeated = repeated_paragraphs(
             fingerprints.paragraphs,
-            fingerprints.num_paragraphs,
             considered,
             config.repeated_line_documents,
+            np.cumsum(fingerprints.num_paragraphs),
         )
         paragraphs[repeated] = REASONS.index(REPEATED_LINE)
     sizes = _kept_sizes(fingerprints, paragraphs)
@@ -125,26 +124,19 @@ def _kept_sizes(
     sizes = np.zeros(len(counts), np.int64)
     start = 0
     for first in range(0, len(counts), _BLOCK):
-        block = np.asarray(counts[first : first + _BLOCK])
-        stop = start + int(block.sum())
-        kept = fingerprints.lengths[start:stop] * (
-            paragraphs[start:stop] == _KEPT
-        )
-        total = np.concatenate([[0], np.cumsum(kept)])
-        ends = np.cumsum(block)
-        sizes[first : first + _BLOCK] = total[ends] - total[ends - block]
-        start = stop
+        ends = np.cumsum(counts[first : first + _BLOCK])
+        own = slice(start, start + int(ends[-1]))
+        kept = fingerprints.lengths[own] * (paragraphs[own] == _KEPT)
+        total = np.append(0, np.cumsum(kept))[ends]
+        sizes[first : first + _BLOCK] = np.diff(total, prepend=0)
+        start = own.stop
     return sizes
 
 
 def is_heldout(ids: np.ndarray, share: float) -> np.ndarray:
-    """Chooses the held-out documents by their ids alone; returns bool [n].
+    """Chooses a share of documents, by ids alone, to hold out; bool [n].
 
     A held-out document stays held out if the corpus or the share grows.
-
-    Args:
-      ids: `Fingerprints.ids`, uint64 [n].
-      share: Share of the documents to hold out, in [0, 1).
     """
     return _uniform(ids) < share
 
@@ -187,11 +179,7 @@ def _uniform(ids: np.ndarray) -> np.ndarray:
 
 
 def repeated_documents(hashes: np.ndarray) -> np.ndarray:
-    """Finds documents that are equal to an earlier one; returns bool [n].
-
-    Args:
-      hashes: `Fingerprints.documents`, uint64 [n, 2].
-    """
+    """Finds documents, uint64 [n, 2], that repeat an earlier one; bool [n]."""
     repeated = np.zeros(len(hashes), bool)
     for positions, starts in equal_runs(hashes[:, 0]):
         first = np.repeat(positions[starts], _run_lengths(positions, starts))
@@ -201,43 +189,29 @@ def repeated_documents(hashes: np.ndarray) -> np.ndarray:
 
 
 def repeated_paragraphs(
-    hashes: np.ndarray, considered: np.ndarray
-) -> np.ndarray:
-    """Finds paragraphs that are equal to an earlier one; returns bool [m].
-
-    Args:
-      hashes: `Fingerprints.paragraphs`, uint64 [m].
-      considered: bool [m]: False for paragraphs to ignore, such as short ones.
-        Ignored paragraphs stay, and no copy of them is dropped.
-    """
-    repeated = np.zeros(len(hashes), bool)
-    for positions, starts in equal_runs(hashes, considered):
-        repeated[positions] = True
-        repeated[positions[starts]] = False
-    return repeated
-
-
-def repeated_lines(
     hashes: np.ndarray,
-    num_paragraphs: np.ndarray,
     considered: np.ndarray,
-    max_documents: int,
+    max_documents: int = 1,
+    ends: np.ndarray | None = None,
 ) -> np.ndarray:
     """Finds paragraphs that are in more than `max_documents` documents.
 
     Args:
       hashes: `Fingerprints.paragraphs`, uint64 [m].
-      num_paragraphs: `Fingerprints.num_paragraphs`, int64 [n].
-      considered: bool [m]: False for paragraphs to ignore: these always stay.
+      considered: bool [m]: False for paragraphs to ignore, such as short ones.
+        Ignored paragraphs stay, and no copy of them is dropped.
       max_documents: Maximum number of documents that may share a paragraph.
+      ends: The end of each document's paragraphs, int64 [n]; None counts each
+        paragraph as a document.
 
     Returns:
       bool [m], True for paragraphs to drop, which are all copies but the first.
     """
-    ends = np.cumsum(num_paragraphs)
     repeated = np.zeros(len(hashes), bool)
     for positions, starts in equal_runs(hashes, considered):
-        documents = np.searchsorted(ends, positions, side="right")
+        documents = positions
+        if ends is not None:
+            documents = np.searchsorted(ends, positions, side="right")
         new = np.ones(len(positions), bool)
         new[1:] = documents[1:] != documents[:-1]
         new[starts] = True
@@ -268,11 +242,8 @@ def equal_runs(
     for partition in range(partitions):
         selected, positions = _select(keys, considered, partitions, partition)
         order = np.argsort(selected, kind="stable")
-        selected = selected[order]
-        positions = positions[order]
-        del order
+        selected, positions = selected[order], positions[order]
         equal = selected[1:] == selected[:-1]
-        del selected
         in_run = np.zeros(len(positions), bool)
         in_run[1:] = equal
         is_first = ~in_run
@@ -360,13 +331,11 @@ def similar_documents(
         if considered is not None:
             indexed &= considered
         for band in range(bands):
-            runs = equal_runs(keys[band], indexed)
-            for positions, starts in runs:
+            for positions, starts in equal_runs(keys[band], indexed):
                 _compare(signatures, positions, starts, threshold, original)
                 indexed[positions] &= original[positions] < 0
     finally:
-        if os.path.exists(path):
-            os.remove(path)
+        files.remove(path)
     return original
 
 

@@ -32,11 +32,7 @@ def id_of_text(text: str) -> str:
 
 
 def read_text(chunk: Chunk, replace_invalid: bool) -> Iterator[Document]:
-    """Yields the documents of a text chunk; blank lines separate documents.
-
-    Raises:
-      UserError: If the chunk is not UTF-8 and `replace_invalid` is False.
-    """
+    """Yields the documents of a text chunk; blank lines separate documents."""
     text = decode(chunk, replace_invalid).replace("\r\n", "\n")
     for piece in _BLANK_LINE.split(text):
         paragraphs = paragraphs_of(piece)
@@ -45,11 +41,7 @@ def read_text(chunk: Chunk, replace_invalid: bool) -> Iterator[Document]:
 
 
 def decode(chunk: Chunk, replace_invalid: bool) -> str:
-    """Decodes the payload of a chunk.
-
-    Raises:
-      UserError: If the chunk is not UTF-8 and `replace_invalid` is False.
-    """
+    """Decodes a chunk's payload; else raises `UserError`, or replaces bytes."""
     try:
         return chunk.payload.decode(
             "utf-8", "replace" if replace_invalid else "strict"
@@ -71,8 +63,7 @@ def read_jsonl(
 ) -> Iterator[Document]:
     """Yields the documents of a .jsonl chunk, one for each line.
 
-    Raises:
-      UserError: If a line is not an object with the columns, or not UTF-8.
+    Raises `UserError` for a line that is not an object with the columns.
     """
     decode(chunk, replace_invalid)
     start = chunk.start
@@ -146,8 +137,7 @@ def read_parquet(
 ) -> Iterator[Document]:
     """Yields the documents of a Parquet chunk: rows of one row group.
 
-    Raises:
-      UserError: If a column is missing or the text is not a string.
+    Raises `UserError` if a column is missing or the text is not a string.
     """
     import pyarrow as pa
 

@@ -16,10 +16,6 @@ from bert_tf.corpus.documents import NUM_SAMPLES
 from bert_tf.corpus.documents import Reason
 from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.fingerprints import Fingerprints
-from bert_tf.corpus.judging import REASONS
-from bert_tf.corpus.judging import Decisions
-from bert_tf.corpus.writing import Judged
-from bert_tf.corpus.writing import Written
 
 # Reasons to drop a paragraph, which the plot of dropped documents leaves out.
 _PARAGRAPHS = (
@@ -34,18 +30,10 @@ _HELDOUT = "held out"
 _MANY_TIMES = 10
 
 
-def path_of(output_file: str) -> str:
-    """Returns the path of an output file's report."""
-    return f"{output_file}.report.json"
-
-
-def picture_of(output_file: str) -> str:
-    """Returns the path of the report's plot."""
-    return f"{output_file}.report.png"
-
-
 def tally_decisions(
-    fingerprints: Fingerprints, decisions: Decisions, judged: Judged
+    fingerprints: Fingerprints,
+    decisions: judging.Decisions,
+    judged: writing.Judged,
 ) -> Tally:
     """Returns counts and samples of the texts that the decisions drop."""
     tally = Tally()
@@ -56,12 +44,12 @@ def tally_decisions(
     )
     for side, hashes, sizes in sides:
         decided = getattr(decisions, side)
-        counts = np.bincount(decided, minlength=len(REASONS))
+        counts = np.bincount(decided, minlength=len(judging.REASONS))
         for number in np.flatnonzero(counts[1:]) + 1:
             positions = np.flatnonzero(decided == number)
             lowest = np.argsort(hashes[positions], kind="stable")[:NUM_SAMPLES]
             chosen[side] += positions[lowest].tolist()
-            reason = tally.reasons.setdefault(REASONS[number], Reason())
+            reason = tally.reasons.setdefault(judging.REASONS[number], Reason())
             reason.count += len(positions)
             reason.characters += int(sizes[positions].sum())
     for one in writing.dropped_at(judged, **chosen):
@@ -71,15 +59,13 @@ def tally_decisions(
 
 def build(
     tally: Tally,
-    written: Mapping[str, Written],
+    written: Mapping[str, writing.Written],
     languages: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Returns the report as JSON values.
 
-    Args:
-      tally: Counts and samples of all dropped texts.
-      written: Counts of each output file, by its path.
-      languages: Result of `share_languages`; None if no language is given.
+    `written` has the counts of each file by path. `languages` is the result of
+    `share_languages`, or None if no language is given.
     """
     ordered = sorted(
         tally.reasons.items(), key=lambda item: (-item[1].characters, item[0])
@@ -108,10 +94,7 @@ def share_languages(
 ) -> dict[str, Any]:
     """Returns each language's characters and share before and after sampling.
 
-    Args:
-      names: Names of the languages.
-      before: Characters of each language before sampling, float [languages].
-      after: Characters of each language after sampling, float [languages].
+    `before` and `after` are numbers of characters, float [languages].
     """
     return {
         name: {
@@ -122,11 +105,6 @@ def share_languages(
         }
         for number, name in enumerate(names)
     }
-
-
-def write_picture(path: str, report: Mapping[str, Any]) -> None:
-    """Writes the plot of a report as PNG."""
-    reports.write(path, draw(report))
 
 
 def draw(report: Mapping[str, Any]) -> Figure:

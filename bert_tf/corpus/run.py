@@ -18,20 +18,19 @@ from absl import logging
 
 from bert_tf import config as configs
 from bert_tf import errors
+from bert_tf import reports
 from bert_tf.corpus import extraction
 from bert_tf.corpus import filters
 from bert_tf.corpus import fingerprints
 from bert_tf.corpus import inputs
 from bert_tf.corpus import judging
-from bert_tf.corpus import report as reports
+from bert_tf.corpus import report as corpus_report
 from bert_tf.corpus import writing
 from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.extraction import Part
 from bert_tf.corpus.fingerprints import Fingerprints
-from bert_tf.corpus.judging import Decisions
 from bert_tf.corpus.writing import Judged
-from bert_tf.corpus.writing import Written
 from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
 from bert_tf.io import compression
@@ -41,7 +40,6 @@ from bert_tf.io import progress
 from bert_tf.io import run_folder
 from bert_tf.io import text_files
 from bert_tf.io import worker_processes
-from bert_tf.io.run_folder import Made
 
 # Warn if fewer documents than this are held out: the loss is unreliable.
 _FEW_HELDOUT = 100
@@ -52,12 +50,8 @@ _FEW_HELDOUT = 100
 def run(config: Flags) -> dict[str, Any]:
     """Extracts the text or resumes; does nothing if the report exists.
 
-    Returns:
-      The report, as JSON values.
-
-    Raises:
-      UserError: If the input is unsuitable, or if the output exists and was
-        made with other flags or input.
+    Returns the report as JSON values. Raises `UserError` if the input is
+    unsuitable, or if the output was made with other flags or input.
     """
     config.require_beam()
     names = output_files(config)
@@ -79,21 +73,20 @@ def run(config: Flags) -> dict[str, Any]:
         if config.overwrite_output_dir:
             read = (("--input_file", path) for path, *_ in recipe["inputs"])
             run.start_over([*paths.inputs_of(config), *read])
+        report, picture = reports.paths_of(config.output_file)
         if run.ends_at_once():
-            return text_files.read_json(reports.path_of(config.output_file))
+            return text_files.read_json(report)
         # Until the first output file is complete, a run may resume with changed
         # flags or input: it reuses parts that the change does not affect.
-        picture = reports.picture_of(config.output_file)
-        report = reports.path_of(config.output_file)
         run.resume([*names, picture, report], fits_any=True)
         options = extraction.ExtractOptions(
             config, *_store_excluded(config, run.work_dir)
         )
         made = _make(config, found, options, names, run.work_dir)
         made["recipe"] = recipe
-        reports.write_picture(picture, made)
-        files.write_json(report, made)
-        reports.log(made)
+        figure = corpus_report.draw(made)
+        reports.write_report(config.output_file, made, figure)
+        corpus_report.log(made)
         run.finish()
     return made
 
@@ -121,7 +114,7 @@ def _make(
             judged.store(name, order)
         tasks = _plan_outputs(config, names, orders, decisions.sizes, judged)
         written = _write(tasks, pool, processes, work_dir)
-    return reports.build(tally, written, languages)
+    return corpus_report.build(tally, written, languages)
 
 
 def _store_excluded(
@@ -170,7 +163,7 @@ def _extract(
 
 def _judge(
     config: Flags, extracted: Sequence[Part], work_dir: str
-) -> tuple[Judged, Decisions, Fingerprints, Tally]:
+) -> tuple[Judged, judging.Decisions, Fingerprints, Tally]:
     folder = os.path.join(work_dir, "judged")
     paths = [
         extraction.part_path(os.path.join(work_dir, "parts"), part.key)
@@ -193,7 +186,7 @@ def _judge(
         prints.num_paragraphs,
         [part.num_documents for part in extracted],
     )
-    tally.merge(reports.tally_decisions(prints, decisions, judged))
+    tally.merge(corpus_report.tally_decisions(prints, decisions, judged))
     if not (decisions.documents == 0).any():
         reasons = ", ".join(
             f"{reason.count} {name}" for name, reason in tally.reasons.items()
@@ -208,14 +201,10 @@ def _judge(
 def _choose(
     config: Flags,
     extracted: Sequence[Part],
-    decisions: Decisions,
+    decisions: judging.Decisions,
     prints: Fingerprints,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any] | None]:
-    """Chooses the documents of the text and of the held-out text.
-
-    Returns:
-      Document indices for "text" and "heldout", and the shares of languages.
-    """
+    """Returns document indices of "text" and "heldout", and language shares."""
     is_kept = decisions.documents == 0
     orders = {}
     if config.heldout_share:
@@ -240,7 +229,7 @@ def _choose(
     orders["text"] = np.concatenate(
         [np.flatnonzero(copies > i) for i in range(copies.max())]
     )
-    return orders, reports.share_languages(
+    return orders, corpus_report.share_languages(
         names,
         np.bincount(languages, sizes, len(names)),
         np.bincount(languages, sizes * copies, len(names)),
@@ -272,10 +261,7 @@ def _plan_outputs(
     sizes: np.ndarray,
     judged: Judged,
 ) -> list[tuple[Judged, str, int, int, str]]:
-    """Returns the arguments of `writing.write` for each file.
-
-    Shards are consecutive parts of the text, of about equal size.
-    """
+    """Returns the arguments of `writing.write`; shards are about equal."""
     order = orders["text"]
     shards = max(config.num_shards, 1)
     ends = np.cumsum(sizes[order])
@@ -298,7 +284,7 @@ def _write(
     pool: Any,
     processes: int,
     work_dir: str,
-) -> dict[str, Written]:
+) -> dict[str, writing.Written]:
     """Writes the unfinished files; returns the counts of all files."""
     path = os.path.join(work_dir, "written.json")
     done: dict[str, Any] = {}
@@ -314,7 +300,7 @@ def _write(
     ):
         done[task[-1]] = vars(written)
         files.write_json(path, done)
-    return {task[-1]: Written(**done[task[-1]]) for task in tasks}
+    return {task[-1]: writing.Written(**done[task[-1]]) for task in tasks}
 
 
 def output_files(config: Flags) -> list[str]:
@@ -353,13 +339,9 @@ def output_files(config: Flags) -> list[str]:
 def _build_recipe(
     config: Flags, found: Sequence[inputs.InputFile]
 ) -> dict[str, Any]:
-    """Returns what the output depends on: flags, and hashes of input files.
+    """Returns the recipe: flags, and [path, hash, language] of each input.
 
-    Returns:
-      "flags" (without paths) and "inputs" ([path, hash, language] per file).
-
-    Raises:
-      UserError: If an output file is also an input file.
+    Raises `UserError` if an output file is also an input file.
     """
     effective = configs.fields_affecting(type(config), "weights")
     flags = {
@@ -368,13 +350,13 @@ def _build_recipe(
         if name in effective
     }
     entries = [
-        [file.path, inputs.fingerprint(file.path), file.language]
+        [file.path, files.fingerprint(file.path), file.language]
         for file in found
     ]
     for pattern in (config.exclude_file or "").split(","):
         if pattern:
             for path in inputs.expand(pattern.strip(), "--exclude_file"):
-                entries.append([path, inputs.fingerprint(path), "excluded"])
+                entries.append([path, files.fingerprint(path), "excluded"])
     outputs = {os.path.realpath(path) for path in output_files(config)}
     for path, *_ in entries:
         if os.path.realpath(path) in outputs:
@@ -393,14 +375,14 @@ def _flatten(recipe: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _find_finished(config: Flags) -> list[Made | None]:
+def _find_finished(config: Flags) -> list[run_folder.Made | None]:
     """Returns the files of an existing report, or [None] without a report."""
-    path = reports.path_of(config.output_file)
+    path, picture = reports.paths_of(config.output_file)
     if not os.path.exists(path):
         return [None]
     report = text_files.read_json(path)
     folder = os.path.dirname(path)
     # Paths in the report may be relative to another folder, so use only names.
     names = [os.path.join(folder, os.path.basename(x)) for x in report["files"]]
-    recipe, picture = report["recipe"], reports.picture_of(config.output_file)
-    return [Made(_flatten(recipe), dict.fromkeys([*names, path]), [picture])]
+    made = dict.fromkeys([*names, path])
+    return [run_folder.Made(_flatten(report["recipe"]), made, [picture])]

@@ -71,45 +71,24 @@ _DISAMBIGUATION_TITLE = re.compile(
 )
 
 
-class TooSlowError(Exception):
-    """Parsing the page takes longer than the time limit."""
-
-
-class TooDeepError(Exception):
-    """The page is nested too deeply for the parser."""
-
-
 class PageParser:
     """Calls `wikitext.extract` in another process, started when needed."""
 
     def __init__(self) -> None:
         self._process: BaseProcess | None = None
 
-    def extract(
-        self, text: str, hidden: frozenset[str], seconds: float
-    ) -> list[str]:
-        """Returns the paragraphs of a page.
+    def extract(self, text: str, hidden: frozenset[str]) -> list[str] | str:
+        """Returns the paragraphs of a page, or the reason to drop the page.
 
-        Args:
-          text: As in `wikitext.extract`.
-          hidden: As in `wikitext.extract`.
-          seconds: Limit on the parser's CPU time. A limit on wall time would
-            drop pages on a busy machine.
-
-        Raises:
-          TooSlowError: If the limit was reached.
-          TooDeepError: If the page is nested too deeply.
-          WorkerEndedError: If the process ended for another reason.
+        The parser's CPU time is limited to 10 seconds. A limit on wall time
+        would drop pages on a busy machine. Other ends raise `WorkerEndedError`.
         """
         self.start()
         try:
-            self._pipe.send((text, hidden, seconds))
-            paragraphs = self._pipe.recv()
+            self._pipe.send((text, hidden, _MAX_SECONDS))
+            return self._pipe.recv()
         except (EOFError, OSError) as error:
-            raise self._reason() from error
-        if paragraphs is None:
-            raise TooDeepError
-        return paragraphs
+            return self._reason(error)
 
     def start(self) -> int:
         """Starts the process if it does not run; returns its process id."""
@@ -126,28 +105,25 @@ class PageParser:
             other.close()
         return self._process.pid
 
-    def _reason(self) -> Exception:
-        """Forgets the ended process; returns the error for its exit status."""
+    def _reason(self, error: Exception) -> str:
+        """Forgets the ended process; returns why the page ended it."""
         process, self._process = self._process, None
         self._pipe.close()
         process.join()
         status = process.exitcode
         if status == -signal.SIGPROF:
-            return TooSlowError()
+            return TOO_SLOW
         # Deep nesting overflows the C parser's stack, which raises SIGSEGV.
         if status == -signal.SIGSEGV:
-            return TooDeepError()
-        return WorkerEndedError(
+            return TOO_DEEP
+        raise WorkerEndedError(
             f"The parser of wikitext ended with status {status}, perhaps "
             "because memory ran out; rerun the same command to resume, with "
             "fewer --num_processes if it happens again."
-        )
+        ) from error
 
 
-@functools.cache
-def _shared_parser() -> PageParser:
-    """Returns the parser of this process."""
-    return PageParser()
+_shared_parser = functools.cache(PageParser)  # One parser in each process.
 
 
 def serve(pipe: Connection) -> None:
@@ -165,11 +141,11 @@ def serve(pipe: Connection) -> None:
             return
         signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
-            paragraphs = wikitext.extract(text, hidden)
+            result = wikitext.extract(text, hidden)
         except RecursionError:
-            paragraphs = None  # The page is nested too deeply.
+            result = TOO_DEEP
         signal.setitimer(signal.ITIMER_PROF, 0)
-        pipe.send(paragraphs)
+        pipe.send(result)
 
 
 def read(
@@ -193,16 +169,11 @@ def read(
         if replace_invalid:
             page = page.decode("utf-8", "replace").encode()
         title, number, text, reason = _parse(page, chunk, start, namespaces)
-        if reason:
-            yield Dropped(number, reason, title)
+        found = reason or parser.extract(text, hidden)
+        if isinstance(found, str):
+            yield Dropped(number, found, title)
         else:
-            try:
-                paragraphs = parser.extract(text, hidden, _MAX_SECONDS)
-                yield Document(number, tuple(paragraphs))
-            except TooSlowError:
-                yield Dropped(number, TOO_SLOW, title)
-            except TooDeepError:
-                yield Dropped(number, TOO_DEEP, title)
+            yield Document(number, tuple(found))
         start = stop
     rest = chunk.payload[start:].strip()
     if rest not in (b"", b"</mediawiki>"):

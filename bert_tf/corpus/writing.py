@@ -50,19 +50,19 @@ class Judged:
         """Writes the arrays for `read`: decisions and offsets."""
         self.store("documents", decisions.documents)
         self.store("paragraphs", decisions.paragraphs)
-        self.store("first_paragraph", _offsets(num_paragraphs))
-        self.store("first_document", _offsets(part_sizes))
+        for name, counts in (
+            ("first_paragraph", num_paragraphs),
+            ("first_document", part_sizes),
+        ):
+            self.store(name, np.append(0, np.cumsum(counts, dtype=np.int64)))
 
     def read(
         self, order: np.ndarray
     ) -> Iterator[tuple[int, Document, np.ndarray]]:
         """Yields the documents at the positions `order` in the corpus.
 
+        With each come its position and the decision on each paragraph, uint8.
         Positions should ascend, so that each part's file is read only once.
-
-        Yields:
-          The position, the document with all its paragraphs, and the decision
-          on each paragraph, uint8.
         """
         first_document = self.load("first_document")
         first_paragraph = self.load("first_paragraph")
@@ -80,12 +80,6 @@ class Judged:
         return os.path.join(self.folder, f"{name}.npy")
 
 
-def _offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:
-    offsets = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
-
-
 @dataclasses.dataclass
 class Written:
     """Counts of an output file."""
@@ -98,14 +92,10 @@ class Written:
 def write(
     judged: Judged, order: str, start: int, stop: int, path: str
 ) -> Written:
-    """Writes documents to a file, one paragraph a line.
+    """Writes the documents at `order[start:stop]`, one paragraph a line.
 
-    Args:
-      judged: The corpus.
-      order: Name of the array with the positions of documents.
-      start: Index in `order` of the first document to write.
-      stop: Index in `order` after the last document to write.
-      path: The file, which appears when it is complete; compressed for .gz.
+    The file appears when it is complete; it is compressed for .gz. `order`
+    names an array of positions.
     """
     written = Written()
     with files.atomic_file(path) as temporary, _open(temporary, path) as file:

@@ -13,6 +13,7 @@ Workers and launcher share the work folder, `<output_file>.work`. A killed run
 resumes from this folder, with or without Beam.
 """
 
+import contextlib
 import dataclasses
 import functools
 import io
@@ -31,8 +32,6 @@ from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.data.generators import streaming_worker
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.streaming_worker import PartsPlan
-from bert_tf.data.token_store import TokenStore
-from bert_tf.data.token_store import TokenStoreWriter
 from bert_tf.distribute import beam_runner
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
@@ -54,11 +53,8 @@ def generate(
 ) -> GenerationResult:
     """Writes the records; see `streaming.generate`.
 
-    The workers need access to the input and output files and to `work_dir`.
-
-    Raises:
-      UserError: If the text cannot be read or is too short for this number of
-        files, or if an option for Beam is unknown.
+    The workers need access to the input and output files and to `work_dir`. An
+    unknown option for Beam raises `UserError`, too.
     """
     tf.io.gfile.makedirs(work_dir)
     is_local = "://" not in work_dir
@@ -66,16 +62,26 @@ def generate(
         shared = os.path.join(work_dir, "tokens")
         local = shared if is_local else os.path.join(scratch, "tokens")
         if not token_store.read_progress(shared).complete:
-            _tokenize(config, input_files, tokenizer, work_dir)
-            if tf.io.gfile.exists(shared):
-                tf.io.gfile.rmtree(shared)  # Left by a run without Beam.
+            num_bytes = corpus.count_bytes(input_files)
+            beam_runner.run(
+                config,
+                work_dir,
+                f"Tokenizing {num_bytes / 1e6:.1f} MB of "
+                f"{len(input_files)} files",
+                enumerate(input_files),
+                functools.partial(_read_batches, config, work_dir),
+                functools.partial(
+                    _tokenize_batch, config, work_dir, tokenizer.vocabulary
+                ),
+            )
+            files.remove(shared)  # A run without Beam may have left it.
             _join(input_files, tokenizer, work_dir, local)
             if not is_local:
                 _copy_folder(local, shared)
-            tf.io.gfile.rmtree(_batches_folder(work_dir))
+            files.remove(_batches_folder(work_dir))
         elif not is_local:
             _copy_folder(shared, local)
-        store = TokenStore.open(local, len(tokenizer.vocabulary))
+        store = token_store.TokenStore.open(local, len(tokenizer.vocabulary))
         plan = streaming_generator.plan_parts(
             config, tokenizer, work_dir, store, output_files
         )
@@ -146,32 +152,10 @@ def _tokenize_batch(
     split = None
     if config.split_sentences is not False:
         split = streaming_worker.split_lines(lines)
+    arrays = streaming_generator.tokenize(tokenizer, lines, documents, split)
     contents = io.BytesIO()
-    np.savez(
-        contents,
-        *streaming_generator.tokenize(tokenizer, lines, documents, split),
-    )
+    np.savez(contents, *arrays)
     files.write_bytes(path, contents.getvalue())
-
-
-def _tokenize(
-    config: Flags,
-    input_files: Sequence[str],
-    tokenizer: BertTokenizer,
-    work_dir: str,
-) -> None:
-    """Tokenizes all text into files of `work_dir`."""
-    num_bytes = corpus.count_bytes(input_files)
-    beam_runner.run(
-        config,
-        work_dir,
-        f"Tokenizing {num_bytes / 1e6:.1f} MB of {len(input_files)} files",
-        enumerate(input_files),
-        functools.partial(_read_batches, config, work_dir),
-        functools.partial(
-            _tokenize_batch, config, work_dir, tokenizer.vocabulary
-        ),
-    )
 
 
 def _join(
@@ -180,10 +164,11 @@ def _join(
     work_dir: str,
     folder: str,
 ) -> None:
-    """Joins the files of `_tokenize` into the token store."""
-    writer = TokenStoreWriter(folder, len(tokenizer.vocabulary))
+    """Joins the tokenized batches into the token store."""
     num_documents = 0
-    try:
+    with contextlib.closing(
+        token_store.TokenStoreWriter(folder, len(tokenizer.vocabulary))
+    ) as writer:
         for file in range(len(input_files)):
             totals = files.read_json(_totals_path(work_dir, file))
             for batch in range(totals["batches"]):
@@ -196,12 +181,6 @@ def _join(
         if not num_documents:
             raise corpus.empty_corpus_error(input_files)
         streaming_generator.finish(writer, input_files)
-    finally:
-        writer.close()
-
-
-def _write_part(plan: PartsPlan, part: int) -> None:
-    streaming_worker.write_part(plan, part)
 
 
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
@@ -225,27 +204,13 @@ class _WriteElsewhere(beam_runner.Step):
 
     def work(self, element: int) -> Sequence[Any]:
         plan = self._local_plan
-        _write_part(plan, element)
+        streaming_worker.write_part(plan, element)
         # Copy the records last, because they mark the part as complete.
-        for source, target in (
-            (plan.counts_path(element), self.plan.counts_path(element)),
-            (plan.records_path(element), self.plan.records_path(element)),
-        ):
-            _copy_file(source, target)
+        for path_of in (PartsPlan.counts_path, PartsPlan.records_path):
+            source = path_of(plan, element)
+            _copy_file(source, path_of(self.plan, element))
             os.remove(source)
         return ()
-
-
-def _concatenate(
-    plan: PartsPlan, output_files: Sequence[str], number: int
-) -> Iterator[None] | None:
-    """Concatenates the parts of a file, all of which must exist."""
-    path = output_files[number]
-    # If Beam repeats this step, the file may be finished and its parts gone.
-    if streaming_generator.is_finished(plan.parts_folder, number, path):
-        return None
-    per_file = plan.num_parts // len(output_files)
-    return streaming_generator.concatenate_parts(plan, number, per_file, path)
 
 
 def _write_files(
@@ -257,13 +222,15 @@ def _write_files(
     work_dir = plan.parts_folder
     missing = streaming_generator.missing_parts(plan, output_files)
     if parts := sorted(set().union(*missing.values())):
-        step = functools.partial(_write_part, plan)
+        step = functools.partial(streaming_worker.write_part, plan)
         if not beam_runner.on_one_machine(config, work_dir):
             store = locks.LocalCopy(plan.store_folder)
             step = _WriteElsewhere(work_dir=work_dir, plan=plan, store=store)
         what = f"Writing {len(parts)} of {plan.num_parts} parts"
         beam_runner.run(config, work_dir, what, parts, step)
     if missing:
-        step = functools.partial(_concatenate, plan, output_files)
+        step = functools.partial(
+            streaming_generator.concatenate_parts, plan, output_files
+        )
         what = f"Joining the parts of {len(missing)} files"
         beam_runner.run(config, work_dir, what, missing, step)

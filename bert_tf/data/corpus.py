@@ -83,46 +83,29 @@ def read_numbered_lines(
       UserError: If a file cannot be read, is not UTF-8, is damaged or
         truncated, or if the files contain no document.
     """
-    lines = _number_lines(
-        files,
-        one_document_per_file,
-        replace_invalid_utf8,
-        as_original,
-        on_bytes,
-    )
-    if sample < 1:
-        lines = _sample_documents(lines, sample)
+
+    def read() -> Iterator[tuple[int, str]]:
+        number, in_document = 0, False
+        for path in files:
+            for line in _read_lines(path, replace_invalid_utf8, on_bytes):
+                if as_original:
+                    line = line.replace("\r", "")
+                line = line.strip()
+                if line:
+                    in_document = True
+                    yield number, line
+                elif in_document and not one_document_per_file:
+                    number, in_document = number + 1, False
+            if in_document and not as_original:
+                number, in_document = number + 1, False
+
+    lines = _sample_documents(read(), sample) if sample < 1 else read()
     first = next(lines, None)
     if first is not None:
         yield first
         yield from lines
     elif not may_be_empty:
         raise empty_corpus_error(files, sample)
-
-
-def _number_lines(
-    files: Sequence[str],
-    one_document_per_file: bool,
-    replace_invalid_utf8: bool,
-    as_original: bool,
-    on_bytes: Callable[[int], None] | None,
-) -> Iterator[tuple[int, str]]:
-    number = 0
-    in_document = False
-    for path in files:
-        for line in _read_lines(path, replace_invalid_utf8, on_bytes):
-            if as_original:
-                line = line.replace("\r", "")
-            line = line.strip()
-            if line:
-                in_document = True
-                yield number, line
-            elif in_document and not one_document_per_file:
-                number += 1
-                in_document = False
-        if in_document and not as_original:
-            number += 1
-            in_document = False
 
 
 def _sample_documents(
@@ -211,17 +194,13 @@ def _read_lines(
 ) -> Iterator[str]:
     """Yields the decoded lines of one file, with their line ends."""
     offset = 0
-    on_block = on_bytes and (lambda block: on_bytes(len(block)))
-    with compression.open_decompressed(path, on_block) as file:
+    with compression.open_decompressed(path, on_bytes) as file:
         for line in file:
             try:
                 yield line.decode("utf-8", "replace" if replace else "strict")
             except UnicodeDecodeError as error:
-                place = (
-                    " of the decompressed text"
-                    if compression.ending(path)
-                    else ""
-                )
+                is_stored = not compression.ending(path)
+                place = "" if is_stored else " of the decompressed text"
                 raise UserError(
                     f"{path} is not UTF-8 at byte {offset + error.start}{place}"
                     f" (0x{line[error.start]:02x}); convert it, or set "

@@ -30,6 +30,8 @@ from bert_tf.io import paths
 from bert_tf.io import stored_files
 
 _CHUNK_BYTES = 1 << 24
+# The bytes that `fingerprint` reads at each end of a file.
+_END_BYTES = 1 << 20
 _TEMPORARY = re.compile(r".+\.tmp-\d+-[0-9a-f]{8}")
 # Constants of <fcntl.h> and <linux/fs.h>, for calls of renameat2.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
@@ -142,8 +144,7 @@ def remove(path: str) -> None:
 def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
     """Returns the files that match comma-separated globs, in sorted order.
 
-    Raises:
-      UserError: If a pattern is empty or matches no file.
+    Raises `UserError` if a pattern is empty or matches no file.
     """
     found: dict[str, None] = {}
     for pattern in patterns.split(","):
@@ -165,25 +166,10 @@ def require_file(path: str, flag: str) -> str:
 
 def sync(path: str) -> None:
     """Flushes a local file or folder to the disk."""
-    _with_descriptor(path, os.fsync)
-
-
-def start_writing(path: str) -> None:
-    """Starts to write a local file to the disk, so that `sync` waits less.
-
-    The system also drops the written parts from its cache, so a large file does
-    not displace other files from memory.
-    """
-    if hasattr(os, "posix_fadvise"):
-        advice = os.POSIX_FADV_DONTNEED
-        _with_descriptor(path, lambda x: os.posix_fadvise(x, 0, 0, advice))
-
-
-def _with_descriptor(path: str, call: Callable[[int], object]) -> None:
     if not paths.is_remote(path):
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            call(descriptor)
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -233,7 +219,7 @@ def atomic_file(path: str) -> Iterator[str]:
 
 def require_no_stream(path: str) -> None:
     """Raises `UserError` for a device or a stream, which cannot be replaced."""
-    if paths.is_remote(path) or not os.path.lexists(path):
+    if paths.is_remote(path):
         return
     is_link_to_stream = os.path.islink(path) and os.readlink(path).startswith(
         "/proc/"
@@ -367,11 +353,7 @@ def _replace_directory(temporary: str, path: str) -> None:
 
 
 def make_folders(path: str) -> list[str]:
-    """Creates a local folder with parents; returns new folders, deepest first.
-
-    Raises:
-      OSError: If the folder cannot be created.
-    """
+    """Creates a folder with parents; returns the new ones, deepest first."""
     made = []
     if path and not paths.is_remote(path):
         above = path
@@ -399,10 +381,7 @@ def remove_empty(folders: list[str]) -> None:
 
 
 def _new_name(path: str) -> str:
-    """Returns a new temporary path for an output, with the process's id.
-
-    The first call for an output removes temporary files of killed processes.
-    """
+    """Returns a new temporary path; removes old ones of killed processes."""
     _clear_once(os.path.abspath(path))
     name = f"{path.rstrip('/')}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
     _own.add(os.path.abspath(name))
@@ -451,22 +430,19 @@ def _is_alive(process: int, path: str) -> bool:
     if process == os.getpid():  # A killed process may have had this id.
         return os.path.abspath(path) in _own
     try:
-        os.kill(process, 0)
+        # A process of another user exists, too, but gets no signal.
+        with contextlib.suppress(PermissionError):
+            os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # The process exists and has another user.
-        return True
     return True
 
 
 def _exchange(first: str, second: str) -> bool:
-    """Swaps two directories in one step, so that both names always exist.
+    """Swaps two directories in one step; returns False if that is impossible.
 
-    Returns:
-      False if the path is remote, or the system cannot swap directories.
-
-    Raises:
-      OSError: If the exchange is possible but fails.
+    Paths may be remote, or the system may lack the call. `OSError` is raised if
+    the system has it and it fails.
     """
     if paths.is_remote(second):
         return False
@@ -506,19 +482,13 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_small(path: str) -> bytes:
-    """Returns the contents of a model's file, unless it is too large.
-
-    Raises:
-      UserError: If the file is larger than `stored_files.MAX_BYTES`.
-    """
-    most = stored_files.MAX_BYTES
-    if size(path) > most:
+    """Returns a model's file; raises `UserError` if it is over `MAX_BYTES`."""
+    if size(path) > stored_files.MAX_BYTES:
         raise UserError(
-            f"{path} is larger than {most} bytes, so it is not read as a "
-            "whole; copy the model again."
+            f"{path} is larger than {stored_files.MAX_BYTES} bytes, so it is "
+            "not read as a whole; copy the model again."
         )
-    with open_binary(path) as file:
-        return file.read(most)
+    return read_bytes(path)
 
 
 def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
@@ -535,11 +505,27 @@ def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
     return digest.hexdigest()
 
 
-def read_json(path: str) -> Any:
-    """Returns the parsed contents of a JSON file.
+def fingerprint(path: str) -> str:
+    """Returns a hash of a file's size, first megabyte and last megabyte.
 
-    Raises:
-      UserError: If the file is not valid JSON, too large, or not readable.
+    The hash misses changes in the middle, but even of a 20 GB file, only 2 MB
+    are read.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    with open_binary(path) as file:
+        digest.update(file.read(_END_BYTES))
+        file.seek(0, os.SEEK_END)
+        num_bytes = file.tell()
+        digest.update(num_bytes.to_bytes(8))
+        file.seek(max(num_bytes - _END_BYTES, 0))
+        digest.update(file.read(_END_BYTES))
+    return digest.hexdigest()
+
+
+def read_json(path: str) -> Any:
+    """Returns the contents of a JSON file.
+
+    Raises `UserError` if it is not valid JSON, too large, or not readable.
     """
     unread = (IsADirectoryError, PermissionError, *remote_errors(path))
     try:
@@ -550,11 +536,7 @@ def read_json(path: str) -> Any:
 
 
 def read_json_object(path: str) -> dict[str, Any]:
-    """Returns the parsed contents of a JSON file that holds one object.
-
-    Raises:
-      UserError: If the file is not valid JSON, or does not hold an object.
-    """
+    """Returns the object in a JSON file; raises `UserError` for other files."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise UserError(

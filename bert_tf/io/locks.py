@@ -32,11 +32,7 @@ _UNSUPPORTED = (
 
 
 def try_lock(file: IO[Any] | int) -> bool:
-    """Tries to lock an open file exclusively, until the file is closed.
-
-    Returns:
-      False if another process holds the lock.
-    """
+    """Locks an open file until it is closed; False if it is locked already."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -59,13 +55,8 @@ def is_current(file: IO[Any] | int, path: str) -> bool:
 def _open_locked(name: str, flags: int, path: str, flag: str) -> int | None:
     """Opens and locks a local file or folder, until the descriptor is closed.
 
-    On a file system without locks, a warning is logged and nothing is locked.
-
-    Returns:
-      The descriptor; None if the file was renamed or removed meanwhile.
-
-    Raises:
-      UserError: If another process holds the lock.
+    Returns None if it was renamed or removed meanwhile. Raises `UserError` if
+    another process has the lock. Without locks, only a warning is logged.
     """
     with contextlib.ExitStack() as stack:
         descriptor = os.open(name, flags, 0o666)
@@ -146,12 +137,9 @@ def one_writer(
 def exclusive(path: str, work: str) -> Iterator[None]:
     """Lets one process at a time make a local `path`; other processes wait.
 
-    Args:
-      path: The file or folder; the lock is on the file `<path>.lock`.
-      work: A verb for the log line of waiting processes, such as "fetches".
-
-    Raises:
-      UserError: If the folder of `path` is not writable or has no locks.
+    The lock is on the file `<path>.lock`. Waiting processes log `work`, a verb
+    such as "fetches". Raises `UserError` if the folder is not writable or has
+    no locks.
     """
     folder = os.path.dirname(path)
     with contextlib.ExitStack() as stack:

@@ -70,8 +70,7 @@ def base_names(value: str) -> str:
 def read_flag(name: str, field: dataclasses.Field, value: Any) -> Any:
     """Returns a flag's value; ~/ is expanded in paths, also after "," and "=".
 
-    Raises:
-      UserError: If a path is empty, an output "-", or a file ends with a slash.
+    Raises `UserError` for an empty path, an output "-" or a file "folder/".
     """
     is_path = field.metadata["reads"] or _PATH_NAME.fullmatch(name)
     if not is_path or not isinstance(value, str):
@@ -109,7 +108,8 @@ def check_inputs(config: Any) -> None:
         except UserError as error:
             # Add no hint to an error that ends with "did you mean ...?".
             if field.name in hints and not str(error).endswith("?"):
-                raise with_hint(error, hints[field.name]) from error
+                text = f"{str(error).rstrip('.')}; {hints[field.name]}"
+                raise UserError(text) from error
             raise
     output = getattr(config, "output_file", None)
     target = output and os.path.realpath(output)
@@ -162,11 +162,6 @@ def reading_stdin(config: Any) -> Iterator[Any]:
         file.write(contents)
         file.flush()
         yield dataclasses.replace(config, **dict.fromkeys(names, file.name))
-
-
-def with_hint(error: UserError, hint: str) -> UserError:
-    """Returns the error with advice at the end of the message."""
-    return UserError(f"{str(error).rstrip('.')}; {hint}")
 
 
 def no_file(path: str, flag: str) -> UserError:
@@ -281,8 +276,9 @@ def resolve_config(path: str) -> str:
 
 def _check_file(path: str, flag: str) -> None:
     path = resolve_config(path)
-    is_file = os.path.exists(path) and not os.path.isdir(path)
-    if not is_file and not is_remote(path):
+    if is_remote(path):
+        return
+    if not os.path.exists(path) or os.path.isdir(path):
         raise no_file(path, flag)
 
 

@@ -16,42 +16,24 @@ duration = tqdm.tqdm.format_interval
 
 
 class Rate:
-    """Units per second in recent calls, without the calls that compile.
-
-    The first call and calls that take over 5 times the median are left out. Up
-    to the sixth call, calls that take over 2 times the median are left out, as
-    the second call may compile, too, and would distort the rate of few calls.
-    """
-
-    _RECENT = 100
-    _TOO_LONG = 5
-    _FEW = 5
-    _TOO_LONG_OF_FEW = 2
+    """Units per second: the median of recent calls, as some calls compile."""
 
     def __init__(self) -> None:
-        self._calls: collections.deque[tuple[int, float]] = collections.deque(
-            maxlen=self._RECENT
-        )
+        self._recent: collections.deque[float] = collections.deque(maxlen=100)
         self._is_first = True
 
     def add(self, units: int, seconds: float) -> None:
         """Adds a call that took some seconds for some units."""
         if not self._is_first:
-            self._calls.append((units, seconds))
+            self._recent.append(units / seconds)
         self._is_first = False
 
     @property
     def value(self) -> float | None:
         """Units per second; None before call 3, as call 2 may compile, too."""
-        if len(self._calls) < 2:
+        if len(self._recent) < 2:
             return None
-        is_few = len(self._calls) <= self._FEW
-        factor = self._TOO_LONG_OF_FEW if is_few else self._TOO_LONG
-        limit = factor * statistics.median_low(
-            seconds / units for units, seconds in self._calls
-        )
-        kept = [(u, s) for u, s in self._calls if s <= limit * u]
-        return sum(u for u, _ in kept) / sum(s for _, s in kept)
+        return statistics.median_high(self._recent)
 
 
 class Bar(tqdm.tqdm):
@@ -109,7 +91,7 @@ def bar(
       description: The text before the numbers, a noun or a verb.
       unit: The name of one unit; "B" for bytes.
       initial: The number of units that were done in an earlier run.
-      hidden: Whether to show nothing, because another worker shows the bar.
+      hidden: Whether to show nothing.
       leave: Whether the finished bar stays on the terminal.
     """
     on_terminal = sys.stderr.isatty()

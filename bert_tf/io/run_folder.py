@@ -71,7 +71,6 @@ class RunFolder(contextlib.ExitStack):
       recipe: See `Made`.
       find_finished: Reads the reports or manifests; returns a `Made` for each
         file, or None for a missing file.
-      work_dir: The folder of unfinished work.
     """
 
     def __init__(
@@ -179,11 +178,8 @@ class RunFolder(contextlib.ExitStack):
     def start_over(self, inputs: Iterable[tuple[str, str]] = ()) -> None:
         """Removes the files that earlier runs registered, and their work.
 
-        Args:
-          inputs: Pairs of a flag and a path that the flag names.
-
-        Raises:
-          UserError: If one of the inputs would be removed.
+        An input, a pair of a flag and a path, that would be removed raises
+        `UserError`.
         """
         found = [path for path in self._files() if files.exists(path)]
         refuse_removal(found, inputs, "--output_file")
@@ -200,13 +196,11 @@ class RunFolder(contextlib.ExitStack):
         found = [each for each in self._find_finished() if each is not None]
         if files.exists(self._record):
             stored = text_files.read_json(self._record)
-            # Records of old versions lack "files" and "recipe": use defaults.
             names = [
                 x if paths.is_remote(x) else os.path.join(self._folder, x)
-                for x in stored.get("files", [])
+                for x in stored["files"]
             ]
-            begun = Made(stored.get("recipe", {}), dict.fromkeys(names))
-            found.insert(0, begun)
+            found.insert(0, Made(stored["recipe"], dict.fromkeys(names)))
         return found
 
     def _files(self) -> list[str]:
@@ -250,13 +244,9 @@ def _read_written(folder: str) -> list[str]:
 def remove_registered(
     folder: str, inputs: Iterable[tuple[str, str]]
 ) -> list[str]:
-    """Removes the files that runs have registered in a folder.
+    """Removes the files that runs have registered in a folder; returns names.
 
-    Returns:
-      The names of the removed files.
-
-    Raises:
-      UserError: If one of the inputs would be removed.
+    Raises `UserError` if one of the inputs would be removed.
     """
     found = {
         name: path
@@ -287,12 +277,8 @@ def changes(
 ) -> list[str]:
     """Describes the differences of two recipes: "--seed was 1 and is 2 now".
 
-    If a hash differs, the path of the hashed file or model is shown instead.
-
-    Args:
-      before: The earlier recipe.
-      now: The recipe now.
-      sources: Name of each hash in the recipe to the hashed file or model.
+    If a hash differs, the hashed file or model is shown instead; `sources` maps
+    names of hashes to these.
     """
     found = []
     for name in {**before, **now}:

@@ -157,8 +157,7 @@ def shown(value: Any) -> str:
 def exists(path: str) -> bool:
     """Returns True for a regular file, and False if nothing exists there.
 
-    Raises:
-      UserError: For directories, pipes, devices and loops of links.
+    Raises `UserError` for directories, pipes, devices and loops of links.
     """
     if paths.is_remote(path):
         from bert_tf.io import files
@@ -178,11 +177,7 @@ def exists(path: str) -> bool:
 
 
 def require(path: str) -> str:
-    """Returns the path of an existing regular file.
-
-    Raises:
-      UserError: If there is no such file.
-    """
+    """Returns the path of a regular file; `UserError` if there is none."""
     if not exists(path):
         raise UserError(f"There is no {path}; copy the model again.")
     return path
@@ -203,11 +198,7 @@ def is_inside(name: Any) -> bool:
 
 
 def read_object(path: str) -> dict[str, Any]:
-    """Returns the JSON object in a regular file.
-
-    Raises:
-      UserError: If there is no such file, or it does not hold an object.
-    """
+    """Returns the JSON object in a regular file; else raises `UserError`."""
     require(path)
     from bert_tf.io import files
 
@@ -217,8 +208,7 @@ def read_object(path: str) -> dict[str, Any]:
 def parse_json(contents: bytes | str, source: str) -> Any:
     """Returns the value of UTF-8 JSON without repeated keys.
 
-    Raises:
-      UserError: If the JSON is damaged, repeats a key, or is nested too deeply.
+    Raises `UserError` for damaged JSON, a repeated key, or very deep nesting.
     """
 
     def to_object(pairs):

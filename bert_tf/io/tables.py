@@ -155,7 +155,7 @@ def read_table(
     """
     ending, repeated = ending or file_ending(path), frozenset()
     if ending in (".csv", ".tsv"):
-        fields = read_csv(path) if ending == ".csv" else _read_tsv(path)
+        fields = read_csv(path) if ending == ".csv" else _read_lines(path, "\t")
         return _delimited_table(
             path,
             fields,
@@ -164,8 +164,8 @@ def read_table(
             on_broken_row,
         )
     if ending == ".txt":
-        lines = _without_blank_end(text_files.read_lines(path))
-        rows = (Row(line, {TEXT_COLUMN: text}) for line, text in lines)
+        lines = _read_lines(path, "\n", 1)  # A line is one field.
+        rows = (Row(line, {TEXT_COLUMN: text}) for line, (text,) in lines)
     elif ending in (".json", ".jsonl"):
         lines = text_files.read_lines(path)
         read = _read_json if ending == ".json" else _read_json_lines
@@ -278,27 +278,21 @@ def read_csv(path: str) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(
         (line + "\n" for line in lines), delimiter=separator, strict=True
     )
-    num_columns = 0
-    blank: list[int] = []
-    while True:
-        line = reader.line_num + 1
+
+    def read() -> Iterator[tuple[int, list[str]]]:
+        line = 1
         try:
-            fields = next(reader, None)
+            for fields in reader:
+                yield line, fields
+                line = reader.line_num + 1
         except csv.Error as error:
             raise UserError(
                 f"{path}, line {line} is not CSV ({error}); put fields with "
                 "commas or quotation marks in quotation marks, and double "
                 "those inside."
             ) from error
-        if fields is None:
-            return
-        if fields:
-            num_columns = num_columns or len(fields)
-            yield from ((number, [""]) for number in blank)
-            blank = []
-            yield line, fields
-        elif num_columns == 1:
-            blank.append(line)
+
+    return _without_blanks(read())
 
 
 def _find_separator(lines: Iterator[str]) -> tuple[str, Iterator[str]]:
@@ -323,27 +317,28 @@ def _split(line: str, separator: str) -> list[str]:
     return next(csv.reader([line], delimiter=separator), [])
 
 
-def _read_tsv(path: str) -> Iterator[tuple[int, list[str]]]:
+def _read_lines(
+    path: str, separator: str, num_columns: int = 0
+) -> Iterator[tuple[int, list[str]]]:
     """Yields the line number and the fields of each row."""
-    num_columns = 0
-    for number, line in _without_blank_end(text_files.read_lines(path)):
-        fields = line.split("\t")
-        if line or num_columns == 1:
+    lines = text_files.read_lines(path)
+    rows = ((number, x.split(separator) if x else []) for number, x in lines)
+    return _without_blanks(rows, num_columns)
+
+
+def _without_blanks(
+    rows: Iterable[tuple[int, list[str]]], num_columns: int = 0
+) -> Iterator[tuple[int, list[str]]]:
+    """Leaves out blank rows, but not between rows of a single column."""
+    blank: list[tuple[int, list[str]]] = []
+    for number, fields in rows:
+        if fields:
             num_columns = num_columns or len(fields)
-            yield number, fields
-
-
-def _without_blank_end(
-    lines: Iterator[tuple[int, str]],
-) -> Iterator[tuple[int, str]]:
-    blank = []
-    for number, line in lines:
-        if line:
             yield from blank
             blank = []
-            yield number, line
-        else:
-            blank.append((number, line))
+            yield number, fields
+        elif num_columns == 1:
+            blank.append((number, [""]))
 
 
 def _read_json_lines(
@@ -387,11 +382,7 @@ def _json_row(path: str, line: int, value: Any, text: str) -> Row:
 
 
 def open_parquet(path: str) -> Any:
-    """Opens a Parquet file; pyarrow is imported here.
-
-    Raises:
-      UserError: If pyarrow is missing or cannot read the file.
-    """
+    """Opens a Parquet file with pyarrow; raises `UserError` on failure."""
     with errors.extras():
         import pyarrow as pa
         from pyarrow import parquet

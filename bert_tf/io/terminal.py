@@ -39,11 +39,7 @@ _ABSEIL_ERROR = 2
 
 
 class LineFormatter(python_logging.Formatter):
-    """Formats a record as "14:03:12 message"; adds the level unless it is INFO.
-
-    Args:
-      date: The format of the time.
-    """
+    """Formats a record as "14:03:12 message", with all levels but INFO."""
 
     def __init__(self, date: str = "%H:%M:%S") -> None:
         super().__init__("%(asctime)s %(level)s%(message)s", date)
@@ -116,10 +112,9 @@ def wrap(text: str) -> str:
 
 
 def show_log(verbosity: int) -> None:
-    """Shows the log of this script on standard error.
+    """Shows the log on standard error, from the level `verbosity` of absl.
 
-    Args:
-      verbosity: absl's log level for the screen; log files get `INFO` and up.
+    Log files get `INFO` and up.
     """
     logging.use_absl_handler()
     # On a new machine, Matplotlib would log at INFO that it lists the fonts.

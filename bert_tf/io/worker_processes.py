@@ -1,6 +1,7 @@
 """A pool of worker processes that exit with this process, and its results."""
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import signal
@@ -23,10 +24,8 @@ _TASKS_AHEAD = 2
 def pool(num_processes: int) -> Iterator[futures.Executor]:
     """Yields workers that exit when this process exits or is killed.
 
-    A worker imports only the modules of the functions that it calls.
-
-    Raises:
-      WorkerEndedError: If a worker was killed.
+    A worker imports only the modules of the functions that it calls. If one is
+    killed, `WorkerEndedError` is raised.
     """
     executor = futures.ProcessPoolExecutor(
         num_processes,
@@ -80,14 +79,12 @@ def finished(
     """
     waiting: dict[futures.Future, tuple[Any, ...]] = {}
     remaining = iter(tasks)
-    has_more = True
-    while has_more or waiting:
-        while has_more and len(waiting) < _TASKS_AHEAD * num_processes:
-            task = next(remaining, None)
-            if task is None:
-                has_more = False
-            else:
-                waiting[executor.submit(function, *task)] = task
+    while True:
+        num_free = _TASKS_AHEAD * num_processes - len(waiting)
+        for task in itertools.islice(remaining, num_free):
+            waiting[executor.submit(function, *task)] = task
+        if not waiting:
+            return
         done, _ = futures.wait(waiting, return_when=futures.FIRST_COMPLETED)
         # Yield results before errors, because an error ends the loop.
         for future in sorted(done, key=lambda x: x.exception() is not None):

@@ -169,7 +169,7 @@ class RateTest(tf.test.TestCase):
         for units, seconds in calls:
             rate.add(units, seconds)
             values.append(rate.value)
-        expected = [None, None, 1 / 2, 3 / 8, 7 / 18, 17 / 38]
+        expected = [None, None, 1 / 2, 1 / 3, 2 / 5, 2 / 5]
         self.assertEqual(values, expected)
 
 

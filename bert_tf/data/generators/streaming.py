@@ -21,7 +21,6 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent import futures
@@ -104,21 +103,39 @@ def tokenize_corpus(
     if read_progress(folder).complete:
         return
     writer = TokenStoreWriter(folder, len(tokenizer.vocabulary))
-    try:
-        with progress.bar(
-            corpus.count_bytes(input_files), "tokenizing", "byte"
-        ) as bar:
+    waiting: collections.deque = collections.deque()
+
+    def process(batch: Batch, split: futures.Future | None) -> Tokenized:
+        return tokenize(tokenizer, *batch, split and split.result())
+
+    def append() -> None:
+        num_lines, tokenized = waiting.popleft()
+        writer.append(*tokenized.result())
+        writer.progress.lines += num_lines
+
+    total = corpus.count_bytes(input_files)
+    with contextlib.closing(writer):
+        # Threads run in parallel, because TensorFlow releases Python's lock.
+        with (
+            progress.bar(total, "tokenizing", "byte") as bar,
+            futures.ThreadPoolExecutor(num_processes) as threads,
+        ):
             batches = read_batches(
-                config,
-                input_files,
-                writer.progress.lines,
-                on_bytes=bar.update,
+                config, input_files, writer.progress.lines, on_bytes=bar.update
             )
-            split = pool if config.split_sentences is not False else None
-            _append_all(writer, batches, tokenizer, split, num_processes)
+            for number, batch in enumerate(batches):
+                lines, split = batch[0], None
+                if config.split_sentences is not False:
+                    split = pool.submit(streaming_worker.split_lines, lines)
+                tokenized = threads.submit(process, batch, split)
+                waiting.append((len(lines), tokenized))
+                if len(waiting) > 2 * num_processes:
+                    append()
+                    if number % _BATCHES_PER_SAVE == 0:
+                        writer.save()
+            while waiting:
+                append()
         finish(writer, input_files)
-    finally:
-        writer.close()
 
 
 def finish(writer: TokenStoreWriter, input_files: Sequence[str]) -> None:
@@ -134,10 +151,7 @@ def read_batches(
     num_done: int = 0,
     **options: Any,
 ) -> Iterator[Batch]:
-    """Yields the lines after the first `num_done`, in batches.
-
-    The options are passed to `corpus.read_numbered_lines`.
-    """
+    """Yields the lines of `corpus.read_numbered_lines` after `num_done`."""
     numbered = corpus.read_numbered_lines(
         input_files,
         config.one_document_per_file,
@@ -157,42 +171,6 @@ def read_batches(
             lines, numbers, characters = [], [], 0
     if lines:
         yield lines, np.array(numbers)
-
-
-def _append_all(
-    writer: TokenStoreWriter,
-    batches: Iterator[Batch],
-    tokenizer: BertTokenizer,
-    pool: futures.Executor | None,
-    num_processes: int,
-) -> None:
-    """Tokenizes batches in parallel and appends them in order.
-
-    `pool` splits lines into sentences; if `pool` is None, lines stay whole.
-    """
-    waiting: collections.deque = collections.deque()
-
-    def process(batch: Batch, split: futures.Future | None) -> Tokenized:
-        return tokenize(tokenizer, *batch, split and split.result())
-
-    def append() -> None:
-        num_lines, tokenized = waiting.popleft()
-        writer.append(*tokenized.result())
-        writer.progress.lines += num_lines
-
-    # Threads run in parallel, because TensorFlow releases Python's lock.
-    with futures.ThreadPoolExecutor(num_processes) as threads:
-        for number, batch in enumerate(batches):
-            lines, _ = batch
-            split = pool and pool.submit(streaming_worker.split_lines, lines)
-            tokenized = threads.submit(process, batch, split)
-            waiting.append((len(lines), tokenized))
-            if len(waiting) > 2 * num_processes:
-                append()
-                if number % _BATCHES_PER_SAVE == 0:
-                    writer.save()
-        while waiting:
-            append()
 
 
 def tokenize(
@@ -221,8 +199,7 @@ def plan_parts(
 ) -> PartsPlan:
     """Plans the parts; all files have the same number of parts.
 
-    Raises:
-      UserError: If the text is too short for this number of files.
+    Raises `UserError` if the text is too short for this number of files.
     """
     vocabulary = tokenizer.vocabulary
     num_files = len(output_files)
@@ -260,12 +237,9 @@ def _counts_path(work_dir: str, number: int) -> str:
 def is_finished(work_dir: str, number: int, output_file: str) -> bool:
     """Returns True if a file is already finished."""
     path = _counts_path(work_dir, number)
-    return (
-        tf.io.gfile.exists(path)
-        and tf.io.gfile.exists(output_file)
-        and tf.io.gfile.stat(output_file).length
-        == files.read_json(path)["bytes"]
-    )
+    if not (files.exists(path) and files.exists(output_file)):
+        return False
+    return files.size(output_file) == files.read_json(path)["bytes"]
 
 
 def missing_parts(
@@ -292,66 +266,43 @@ def _write_files(
     num_processes: int,
 ) -> None:
     """Runs the workers and concatenates the parts of each complete file."""
-    per_file = plan.num_parts // len(output_files)
     missing = missing_parts(plan, output_files)
     todo = [part for parts in missing.values() for part in sorted(parts)]
     num_tokens = len(store.tokens) * plan.config.dupe_factor
     done = num_tokens * (plan.num_parts - len(todo)) // plan.num_parts
-    unfinished = set(todo)
-    growing: dict[int, Iterator[None]] = {}
-
-    def grow(number: int) -> None:
-        """Appends the parts of a file up to its first unfinished part."""
-        if number not in growing:
-            growing[number] = concatenate_parts(
-                plan, number, per_file, output_files[number], unfinished
-            )
-        if next(growing[number], True):  # True once all parts are appended.
-            del growing[number]
-
-    with (
-        progress.bar(num_tokens, "writing records", "token", done) as bar,
-        contextlib.ExitStack() as stack,
-    ):
-        # If the run fails, closing the generators removes temporary files.
-        stack.callback(lambda: [file.close() for file in growing.values()])
+    with progress.bar(num_tokens, "writing records", "token", done) as bar:
         for number, parts in missing.items():
             if not parts:
-                grow(number)
+                concatenate_parts(plan, output_files, number)
         tasks = ((plan, part) for part in todo)
         for (_, part), _ in worker_processes.finished(
             pool, num_processes, streaming_worker.write_part, tasks
         ):
-            unfinished.remove(part)
-            grow(part // per_file)
+            number = part * len(output_files) // plan.num_parts
+            missing[number].remove(part)
+            if not missing[number]:
+                concatenate_parts(plan, output_files, number)
             bar.update(num_tokens // plan.num_parts)
 
 
 def concatenate_parts(
-    plan: PartsPlan,
-    number: int,
-    per_file: int,
-    output_file: str,
-    unfinished: Collection[int] = (),
-) -> Iterator[None]:
-    """Concatenates the parts of a record file, then removes them.
-
-    While the next part is in `unfinished`, the generator yields, so the caller
-    can append finished parts before all parts are finished.
-    """
+    plan: PartsPlan, output_files: Sequence[str], number: int
+) -> None:
+    """Concatenates the parts of a record file, then removes them."""
+    path = output_files[number]
+    # If Beam repeats this step, the file may be finished and its parts gone.
+    if is_finished(plan.parts_folder, number, path):
+        return
+    per_file = plan.num_parts // len(output_files)
     parts = range(number * per_file, (number + 1) * per_file)
     counts = RecordCounts()
-    with files.atomic_file(output_file) as temporary:
+    with files.atomic_file(path) as temporary:
         with tf.io.gfile.GFile(temporary, "wb") as file:
             for part in parts:
-                while part in unfinished:
-                    yield
                 values = files.read_json(plan.counts_path(part))
                 counts.add(RecordCounts.from_dict(values))
                 with tf.io.gfile.GFile(plan.records_path(part), "rb") as source:
                     shutil.copyfileobj(source, file, _COPY_BYTES)
-                file.flush()
-                files.start_writing(temporary)
         files.write_json(
             _counts_path(plan.parts_folder, number),
             {
