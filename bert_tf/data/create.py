@@ -26,8 +26,6 @@ from bert_tf.data.generators import streaming as streaming_generator
 from bert_tf.data.generators.counts import GenerationResult
 from bert_tf.data.generators.counts import RecordCounts
 from bert_tf.data.records import manifest
-from bert_tf.data.records.manifest import Manifest
-from bert_tf.data.records.manifest import Recipe
 from bert_tf.errors import UserError
 from bert_tf.errors import WorkerEndedError
 from bert_tf.flags import options
@@ -35,7 +33,6 @@ from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import run_folder
-from bert_tf.io.run_folder import Made
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -51,7 +48,7 @@ _NUM_LENGTH_BARS = 32
 
 
 @errors.full_disks()
-def create(config: Flags) -> Manifest:
+def create(config: Flags) -> manifest.Manifest:
     """Creates the data set or resumes; does nothing if it is finished.
 
     Raises:
@@ -140,13 +137,13 @@ def _resolve(config: Flags) -> Flags:
 def _other_files(name: str) -> list[str]:
     """Returns the files next to the records; the manifest is the last one."""
     return [
-        *report_paths(name),
+        *reports.paths_of(name),
         manifest.vocabulary_path(name),
         manifest.manifest_path(name),
     ]
 
 
-def _find_finished(name: str) -> Made | None:
+def _find_finished(name: str) -> run_folder.Made | None:
     """Returns the files of a manifest; accepts manifests of any version."""
     *extras, path = _other_files(name)
     values = files.read_json(path) if files.exists(path) else None
@@ -160,7 +157,9 @@ def _find_finished(name: str) -> Made | None:
         if entry is None:
             return None  # The manifest was renamed.
         sizes[record_file] = entry["bytes"]
-    return Made(manifest.flatten(values), sizes | {path: None}, extras)
+    return run_folder.Made(
+        manifest.flatten(values), sizes | {path: None}, extras
+    )
 
 
 def _work_dir(config: Flags, name: str) -> str:
@@ -175,12 +174,12 @@ def _work_dir(config: Flags, name: str) -> str:
 def _finish(
     config: Flags,
     names: Sequence[str],
-    recipe: Recipe,
+    recipe: manifest.Recipe,
     vocabulary: Vocabulary,
     result: GenerationResult,
-) -> Manifest:
+) -> manifest.Manifest:
     """Writes the report, the vocabulary and, last, the manifest."""
-    made = Manifest(
+    made = manifest.Manifest(
         **vars(recipe),
         fingerprint=recipe.hash(),
         generator=config.generator,
@@ -198,7 +197,8 @@ def _finish(
     )
     report = build_report(config, result)
     for name in names:
-        write_report(name, report)
+        figure = draw_report(report, os.path.basename(name))
+        reports.write_report(name, report, figure)
         vocabulary.write(manifest.vocabulary_path(name))
         made.write(name)
     log_report(report)
@@ -249,38 +249,28 @@ def _expected_shares(config: Flags) -> dict[str, float]:
 def _length_bars(config: Flags, counts: RecordCounts) -> list[dict[str, int]]:
     """Returns the number of records in each range of lengths."""
     width = -(-config.max_seq_length // _NUM_LENGTH_BARS)
-    histogram = counts.length_histogram
     bars = []
     for first in range(1, config.max_seq_length + 1, width):
         last = min(first + width - 1, config.max_seq_length)
-        records = int(np.sum(histogram[first : last + 1]))
+        records = int(counts.length_histogram[first : last + 1].sum())
         bars.append({"from": first, "to": last, "records": records})
     return bars
 
 
 def _warnings(config: Flags, result: GenerationResult) -> list[str]:
-    counts = result.counts
-    warnings = [
-        counts.describe_cut(
-            _num_predictions(config, counts), config.max_predictions_per_seq
-        ),
-        _warn_of_pairs(config, result),
-    ]
-    return [warning for warning in warnings if warning]
-
-
-def _num_predictions(config: Flags, counts: RecordCounts) -> np.ndarray:
-    """Returns the number of predictions by record length if unlimited."""
-    lengths = np.arange(len(counts.length_histogram))
-    if config.left_to_right:
-        return lengths - config.num_special_tokens
-    return masks.num_predictions(
-        lengths, config.masked_lm_prob, config.max_seq_length
-    )
+    lengths = np.arange(len(result.counts.length_histogram))
+    # The number of predictions by record length if it were unlimited.
+    predictions = lengths - config.num_special_tokens
+    if not config.left_to_right:
+        predictions = masks.num_predictions(
+            lengths, config.masked_lm_prob, config.max_seq_length
+        )
+    most = config.max_predictions_per_seq
+    cut = result.counts.describe_cut(predictions, most)
+    return [*filter(None, (cut, _warn_of_pairs(config, result)))]
 
 
 def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
-    share = result.counts.random_next_share
     if not config.next_sentence_pairs:
         return None
     if result.num_documents == 1 and result.num_sentences > 1:
@@ -289,6 +279,7 @@ def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
             "too, and may be the true ones; put an empty line after each "
             "document."
         )
+    share = result.counts.random_next_share
     if share <= _MOST_RANDOM_NEXT:
         return None
     is_random = f"{share:.1%} of the pairs are random instead of about 54%: "
@@ -310,18 +301,6 @@ def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
             "sentences, which is no fault, or lines are paragraphs"
         )
     return f"{is_random}{cause}; {advice}."
-
-
-def report_paths(output_file: str) -> tuple[str, str]:
-    """Returns the paths of the report and of its picture."""
-    return f"{output_file}.report.json", f"{output_file}.report.png"
-
-
-def write_report(output_file: str, report: dict[str, Any]) -> None:
-    """Writes `<output_file>.report.json` and `<output_file>.report.png`."""
-    path, picture = report_paths(output_file)
-    files.write_json(path, report)
-    reports.write(picture, draw_report(report, os.path.basename(output_file)))
 
 
 def log_report(report: dict[str, Any]) -> None:

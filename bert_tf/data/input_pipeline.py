@@ -30,7 +30,6 @@ from absl import logging
 from bert_tf import features
 from bert_tf import stateless_random
 from bert_tf.data.records import tfrecords
-from bert_tf.data.records.tfrecords import CheckedRecord
 from bert_tf.errors import UserError
 from bert_tf.text.masking import DynamicMasking
 
@@ -78,8 +77,6 @@ class PretrainingInput:
         seed: int = 0,
         masking: DynamicMasking | None = None,
         max_corrupt: int = 0,
-        files_per_group: int = FILES_PER_GROUP,
-        records_per_block: int = RECORDS_PER_BLOCK,
     ):
         self.record_files = tuple(record_files)
         self.batch_size = batch_size
@@ -90,8 +87,6 @@ class PretrainingInput:
             feature: feature.size(max_seq_length, max_predictions_per_seq)
             for feature in features.PRETRAINING
         }
-        self._files_per_group = files_per_group
-        self._records_per_block = records_per_block
         counts = tfrecords.find_counts(record_files)
         self.record_counts = np.array(
             [counts[path] for path in self.record_files], np.int64
@@ -105,7 +100,7 @@ class PretrainingInput:
         # The files to read: the originals, or copies without damaged records.
         self._read_from = list(self.record_files)
         self._copies: tempfile.TemporaryDirectory | None = None
-        self.skipped: list[CheckedRecord] = []
+        self.skipped: list[tfrecords.CheckedRecord] = []
         if max_corrupt:
             self._skip_damaged(max_corrupt)
         tfrecords.check_first_records(self._read_from, self._sizes)
@@ -118,8 +113,7 @@ class PretrainingInput:
         """Returns the endless stream of training batches.
 
         Args:
-          start_record: The `example_index` to start at; the result equals
-            `dataset(0)` without its first `start_record` examples.
+          start_record: The `example_index` to start at.
           rows: (first row, number of rows) to return of each batch; other rows
             are read but not parsed. With None, all B rows are returned.
 
@@ -134,22 +128,15 @@ class PretrainingInput:
 
         def parse(number, serialized):
             first = start_record + number * self.batch_size + first_row
+            index = first + tf.range(num_rows, dtype=tf.int64)
             own = serialized[first_row : first_row + num_rows]
-            return self._features(first, tf.ensure_shape(own, [num_rows]))
+            batch = self._parse(tf.ensure_shape(own, [num_rows]))
+            if self.masking:
+                batch = self.masking.apply(batch, index, self.seed)
+            return batch | {"example_index": index}
 
         stream = stream.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
         return _with_options(stream.prefetch(tf.data.AUTOTUNE))
-
-    def _features(
-        self, first: tf.Tensor, serialized: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Parses examples; the first example has the number `first`."""
-        index = first + tf.range(tf.size(serialized, tf.int64))
-        batch = self._parse(serialized)
-        if self.masking:
-            batch = self.masking.apply(batch, index, self.seed)
-        index = tf.ensure_shape(index, serialized.shape)
-        return batch | {"example_index": index}
 
     def evaluation_dataset(self) -> tf.data.Dataset:
         """Returns all records once, in file order, in batches of one size.
@@ -163,15 +150,14 @@ class PretrainingInput:
         stream = stream.batch(self.batch_size).enumerate()
 
         def parse(number, serialized):
-            real = tf.size(serialized)
             index = tf.range(self.batch_size, dtype=tf.int64)
-            is_real = index < tf.cast(real, tf.int64)
-            index += number * self.batch_size
+            is_real = index < tf.size(serialized, tf.int64)
+            index = tf.where(is_real, index + number * self.batch_size, -1)
             batch = {
                 name: self._pad(value)
                 for name, value in self._parse(serialized).items()
             }
-            return batch | {"example_index": tf.where(is_real, index, -1)}
+            return batch | {"example_index": index}
 
         stream = stream.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
         num_batches = -(-self.num_records // self.batch_size)
@@ -197,10 +183,7 @@ class PretrainingInput:
             self._copies.cleanup()
 
     def _skip_damaged(self, most: int) -> None:
-        """Replaces damaged records by blank ones, in copies of their files.
-
-        Blank records preserve the order, masks and dropout of other records.
-        """
+        """Replaces damaged records by blank ones, in copies of their files."""
         self._copies = tempfile.TemporaryDirectory(prefix="bert_tf-")
         blank = tfrecords.blank_record(self._sizes)
         for path in tfrecords.find_damaged(self.record_files, self._sizes):
@@ -232,15 +215,13 @@ class PretrainingInput:
 
     def _first_epoch(self, epoch: int, position: int) -> tf.data.Dataset:
         """Returns the permuted blocks of an epoch, starting at a position."""
-        block, offset = divmod(position, self._records_per_block)
+        block, offset = divmod(position, RECORDS_PER_BLOCK)
         order = file_order(len(self.record_files), self.seed, epoch).numpy()
         start = find_start(
-            self.record_counts[order],
-            position - offset,
-            self._files_per_group,
+            self.record_counts[order], position - offset, FILES_PER_GROUP
         )
         paths = np.array(self._read_from)[order]
-        later = paths[(start.group + 1) * self._files_per_group :]
+        later = paths[(start.group + 1) * FILES_PER_GROUP :]
         # Files are read in turn, so begin with the file of the next record.
         begun = self._group(
             tf.constant(paths[list(start.files)], tf.string),
@@ -261,7 +242,7 @@ class PretrainingInput:
 
     def _groups(self, paths: tf.Tensor) -> tf.data.Dataset:
         groups = tf.data.Dataset.from_tensor_slices(paths)
-        groups = groups.batch(self._files_per_group)
+        groups = groups.batch(FILES_PER_GROUP)
         return groups.flat_map(
             lambda group: self._group(
                 group, tf.zeros(tf.shape(group), tf.int64)
@@ -278,7 +259,7 @@ class PretrainingInput:
             return records.skip(skip)
 
         return tf.data.Dataset.from_tensor_slices((paths, skips)).interleave(
-            read, cycle_length=self._files_per_group, block_length=1
+            read, cycle_length=FILES_PER_GROUP, block_length=1
         )
 
     def _blocks(
@@ -290,7 +271,7 @@ class PretrainingInput:
             order = block_order(tf.size(serialized), self.seed, epoch, block)
             return tf.gather(serialized, order)
 
-        blocks = records.batch(self._records_per_block)
+        blocks = records.batch(RECORDS_PER_BLOCK)
         blocks = blocks.enumerate(start=first_block).map(permute)
         return blocks.prefetch(1)
 
@@ -351,7 +332,7 @@ class StartPoint(NamedTuple):
 
 
 def find_start(
-    counts: np.ndarray, position: int, files_per_group: int = FILES_PER_GROUP
+    counts: np.ndarray, position: int, files_per_group: int
 ) -> StartPoint:
     """Finds the record at a position of an epoch's interleaved sequence.
 

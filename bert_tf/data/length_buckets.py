@@ -101,16 +101,8 @@ def training_batches(
     order. Plans with more `num_batches` begin with the same batches as shorter
     plans; only batches of a shorter plan's last window may differ.
 
-    Args:
-      lengths: <int64>[N], lengths of the examples.
-      batch_size: B.
-      seed: The run's seed.
-      num_batches: Number of batches.
-      allowed_lengths: The allowed batch lengths, ascending.
-
-    Raises:
-      UserError: If there is no example, or if one is longer than the greatest
-        allowed length.
+    `lengths` <int64>[N] are those of the examples; the allowed ones ascend.
+    Without examples, or for one that is too long, `UserError` is raised.
     """
     _check(lengths, batch_size, allowed_lengths)
     if not len(lengths):
@@ -152,10 +144,8 @@ def prediction_batches(
 ) -> list[Batch]:
     """Plans batches for prediction: each example once, longest first.
 
-    The first batch needs the most memory, so a lack of memory shows at once.
-
-    Raises:
-      UserError: If an example is longer than the greatest allowed length.
+    The first batch needs the most memory, so a lack of memory shows at once. An
+    example longer than the greatest allowed length raises `UserError`.
     """
     _check(lengths, batch_size, allowed_lengths)
     if len(allowed_lengths) == 1:
@@ -170,9 +160,7 @@ def share_of_tokens(
 ) -> float:
     """Returns the share of real tokens after padding to the allowed lengths.
 
-    Args:
-      lengths: <int64>[N], lengths of the examples.
-      allowed_lengths: The allowed lengths, ascending.
+    `lengths` <int64>[N] are those of examples; the allowed ones ascend.
     """
     padded = np.array(allowed_lengths)[
         np.searchsorted(allowed_lengths, lengths)

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from bert_tf import errors
 from bert_tf.config import fields_affecting
 from bert_tf.data import corpus
 from bert_tf.errors import UserError
@@ -26,8 +27,6 @@ from bert_tf.io import files
 from bert_tf.io import progress
 from bert_tf.io.run_folder import RunFolder
 from bert_tf.text import learn_vocabulary as vocabulary_learning
-from bert_tf.text.learn_vocabulary import LearnedVocabulary
-from bert_tf.text.learn_vocabulary import WordStatistics
 from bert_tf.text.normalizer import Normalizer
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
@@ -50,14 +49,11 @@ _MAX_WORDS_IN_MEMORY = 1_000_000
 class WordCounts:
     """Exact word counts that spill to disk when they do not fit in memory.
 
-    The result does not depend on the order or batches of words.
-
-    Args:
-      max_words_in_memory: Distinct words in memory; further counts go to disk.
+    The result does not depend on the order or batches of words. If the disk for
+    temporary files is full, the methods raise `UserError`.
     """
 
-    def __init__(self, max_words_in_memory: int = _MAX_WORDS_IN_MEMORY) -> None:
-        self._max_words_in_memory = max_words_in_memory
+    def __init__(self) -> None:
         self._counts: dict[bytes, int] = {}
         self._table = sqlite3.connect("")  # SQLite stores large tables on disk.
         self._table.execute("CREATE TABLE words (word BLOB, count INTEGER)")
@@ -67,23 +63,15 @@ class WordCounts:
         self._table.close()
 
     def add(self, words: Sequence[bytes], counts: Sequence[int]) -> None:
-        """Adds counts; words are UTF-8 without spaces and line ends.
-
-        Raises:
-          UserError: If the disk for temporary files is full.
-        """
+        """Adds counts; words are UTF-8 without spaces and line ends."""
         total = self._counts
         for word, count in zip(words, counts, strict=True):
             total[word] = total.get(word, 0) + count
-        if len(total) > self._max_words_in_memory:
+        if len(total) > _MAX_WORDS_IN_MEMORY:
             self._spill()
 
     def items(self) -> Iterator[tuple[str, int]]:
-        """Yields each word and its count, ordered by the bytes of the words.
-
-        Raises:
-          UserError: If the disk for temporary files is full.
-        """
+        """Yields each word and its count, ordered by the bytes of the words."""
         self._spill()
         with _on_disk():
             for word, count in self._table.execute(
@@ -129,14 +117,12 @@ def report_path(output_file: str) -> str:
     return f"{output_file}.report.json"
 
 
+@errors.full_disks()
 def run(config: Flags) -> None:
     """Learns a vocabulary and writes it with a report.
 
-    The result does not depend on the number of workers.
-
-    Raises:
-      UserError: If there is no text, if it cannot be read, or if the vocabulary
-        is too small for its characters.
+    The result does not depend on the number of workers. Raises `UserError` if
+    no text can be read, or the vocabulary is too small for its characters.
     """
     config.require_beam()
     files.require_writable(config.output_file, "--output_file")
@@ -169,7 +155,8 @@ def run(config: Flags) -> None:
         )
         vocabulary = Vocabulary(learned.tokens)
         report = build_report(config, text, statistics, learned, vocabulary)
-        _write(config.output_file, vocabulary, report)
+        files.write_json(report_path(config.output_file), report)
+        vocabulary.write(config.output_file)  # Marks completion.
     _warn_of_size(config, learned)
     logging.info(
         "%s: %d tokens from %d words of %d documents; %.4f tokens per word, "
@@ -184,7 +171,9 @@ def run(config: Flags) -> None:
     )
 
 
-def _warn_of_size(config: Flags, learned: LearnedVocabulary) -> None:
+def _warn_of_size(
+    config: Flags, learned: vocabulary_learning.LearnedVocabulary
+) -> None:
     """Warns if the text has too few wordpieces to fill --vocab_size."""
     counts = learned.counts
     num_unused = counts["unused"] - config.num_unused
@@ -207,12 +196,9 @@ def build_counter(
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """Returns a function that counts the words of a batch of texts.
 
-    The function splits words as `BertTokenizer.split_words` does, is
+    The function maps <string>[n] to the distinct words <string>[k] and their
+    counts <int64>[k]. It splits words as `BertTokenizer.split_words` does, is
     thread-safe, and runs outside of Python's lock.
-
-    Returns:
-      A function from <string>[n] to the distinct words <string>[k] and their
-      counts <int64>[k].
     """
     strip_accents = config.strip_accents
     normalizer = Normalizer(
@@ -247,13 +233,8 @@ def count_text(
     """Reads the documents and adds their words to `text`, on all cores.
 
     TensorFlow operators in threads do the work; Python only reads and sums.
-
-    Args:
-      config: The flags.
-      paths: The files.
-      text: The word counts to add to.
-      num_earlier: Number of documents in earlier files.
-      in_worker: Whether to hide the progress bar and accept files without text.
+    `num_earlier` is the number of documents in earlier files. `in_worker` hides
+    the progress bar and accepts files without text.
     """
     workers = config.num_processes or os.cpu_count() or 1
     count = build_counter(config)
@@ -408,8 +389,8 @@ def _count_words(
 def build_report(
     config: Flags,
     text: CountedText,
-    statistics: WordStatistics,
-    learned: LearnedVocabulary,
+    statistics: vocabulary_learning.WordStatistics,
+    learned: vocabulary_learning.LearnedVocabulary,
     vocabulary: Vocabulary,
 ) -> dict[str, Any]:
     """Returns the report on a vocabulary as JSON values.
@@ -477,14 +458,3 @@ def measure(
         "unknown_percent": 100 * num_unknown / max(num_tokens, 1),
         "unknown_word_percent": 100 * num_unknown / max(num_words, 1),
     }
-
-
-def _write(
-    output_file: str, vocabulary: Vocabulary, report: dict[str, Any]
-) -> None:
-    """Writes the report, then the vocabulary, which marks completion."""
-    try:
-        files.write_json(report_path(output_file), report)
-        vocabulary.write(output_file)
-    except (OSError, tf.errors.OpError) as error:
-        raise UserError(f"{output_file} cannot be written: {error}") from error

@@ -1,6 +1,7 @@
 """Tests for bert_tf.data.input_pipeline."""
 
 import os
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -43,6 +44,11 @@ def _expected_order(seed, epoch, files_per_group=3, records_per_block=6):
 class PretrainingInputTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
+        self.enter_context(
+            mock.patch.multiple(
+                input_pipeline, FILES_PER_GROUP=3, RECORDS_PER_BLOCK=6
+            )
+        )
         self.files = []
         for index, count in enumerate(_COUNTS):
             first = sum(_COUNTS[:index])
@@ -52,7 +58,6 @@ class PretrainingInputTest(files_case.FolderCase):
             )
 
     def _input(self, seed=3, batch_size=4, **options):
-        options = {"files_per_group": 3, "records_per_block": 6} | options
         return PretrainingInput(self.files, 8, 3, batch_size, seed, **options)
 
     def test_order_is_the_documented_one_in_each_epoch(self):
@@ -204,6 +209,11 @@ class DamagedRecordsTest(tf.test.TestCase):
 
     def setUp(self):
         super().setUp()
+        self.enter_context(
+            mock.patch.multiple(
+                input_pipeline, FILES_PER_GROUP=2, RECORDS_PER_BLOCK=6
+            )
+        )
         folder = self.create_tempdir().full_path
         self.paths = [
             record_files.write(os.path.join(folder, f"{name}.tfrecord"), ids)
@@ -221,8 +231,6 @@ class DamagedRecordsTest(tf.test.TestCase):
             *(8, 3, 4),
             seed=5,
             max_corrupt=most,
-            files_per_group=2,
-            records_per_block=6,
             **options,
         )
 

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -164,6 +165,13 @@ class CountWordsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class WordCountsTest(tf.test.TestCase, parameterized.TestCase):
+    def limit(self, max_words):
+        self.enter_context(
+            mock.patch.object(
+                vocabulary_building, "_MAX_WORDS_IN_MEMORY", max_words
+            )
+        )
+
     @parameterized.parameters(1, 7, 100, 1_000_000)
     def test_counts_do_not_depend_on_memory(self, max_words):
         generator = random.Random(3)
@@ -172,7 +180,8 @@ class WordCountsTest(tf.test.TestCase, parameterized.TestCase):
             for i in range(3000)
         ]
         expected = collections.Counter()
-        with contextlib.closing(WordCounts(max_words)) as counts:
+        self.limit(max_words)
+        with contextlib.closing(WordCounts()) as counts:
             for start in range(0, len(added), 41):
                 part = added[start : start + 41]
                 counts.add(
@@ -186,7 +195,8 @@ class WordCountsTest(tf.test.TestCase, parameterized.TestCase):
                 self.assertEqual(list(counts.items()), sorted(expected.items()))
 
     def test_full_disk_advises_another_tmpdir(self):
-        with contextlib.closing(WordCounts(0)) as counts:
+        self.limit(0)
+        with contextlib.closing(WordCounts()) as counts:
             counts._table.execute("PRAGMA max_page_count = 2")
             with self.assertRaisesRegex(UserError, "full.*set TMPDIR"):
                 counts.add([b"a" * 9999], [1])

@@ -54,8 +54,7 @@ class RecordCounts:
             <int or float>[batch, length].
           mask_id: The id of [MASK].
           num_truncated: Number of records that lost tokens.
-          left_to_right: Whether each position predicts the next token, so that
-            no token is replaced.
+          left_to_right: True if no token is replaced.
         """
         positions = batch["masked_lm_positions"]
         seen = np.take_along_axis(batch["input_ids"], positions, axis=1)
@@ -96,15 +95,11 @@ class RecordCounts:
         return self.num_random_next / max(1, self.num_instances)
 
     def describe_cut(self, predictions: np.ndarray, most: int) -> str | None:
-        """Describes the predictions that do not fit into the records.
+        """Describes the predictions that do not fit into the records, or None.
 
-        Args:
-          predictions: <int64>[len(length_histogram)]: element n is the number
-            of tokens that a record of n tokens would predict without a maximum.
-          most: The maximum, --max_predictions_per_seq.
-
-        Returns:
-          One line with counts, or None if all predictions fit.
+        Element n of `predictions` <int64>[len(length_histogram)] is the number
+        of tokens that a record of n tokens would predict without the maximum,
+        `most`.
         """
         records = self.length_histogram
         is_cut = (predictions > most) & (records > 0)

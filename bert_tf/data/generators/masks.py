@@ -32,13 +32,8 @@ def choose_tokens(
 ) -> np.ndarray:
     """Chooses `count` candidates of each row, all subsets equally likely.
 
-    Args:
-      candidates: <bool>[batch, seq_length], the tokens that may be chosen.
-      count: <int64>[batch]; a row with fewer candidates gets all of them.
-      rng: The random generator.
-
-    Returns:
-      <bool>[batch, seq_length].
+    `candidates` and the result are <bool>[batch, seq_length], and `count` is
+    <int64>[batch]. A row with fewer candidates gets all of them.
     """
     order = _random_order(candidates, rng, limit=int(count.max(initial=0)))
     taken = np.arange(order.shape[1]) < count[:, np.newaxis]

@@ -70,10 +70,7 @@ def generate(
     """Writes records to the files in turn; all files appear at the end.
 
     The text has one sentence per line. `work_dir` is unused, so a killed run
-    starts from the beginning.
-
-    Raises:
-      UserError: If no document has a token.
+    starts from the beginning. Text without a token raises `UserError`.
     """
     del work_dir
     rng = random.Random(config.random_seed)

@@ -52,10 +52,8 @@ class PartsPlan:
     """Everything that determines the contents of the parts.
 
     Attributes:
-      config: The flags.
       store_folder: Folder of the token store.
       parts_folder: Folder for the parts.
-      num_parts: Number of parts.
       cls_id, sep_id, mask_id: The ids of [CLS], [SEP] and [MASK].
       starts_word: <bool>[vocab_size]: False for "##" tokens.
       token_ids: The ids to draw random tokens from.
@@ -119,11 +117,7 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
 
 
 def split_lines(lines: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Splits paragraphs into sentences.
-
-    Returns:
-      All sentences, and the number of sentences per line <int64>[lines].
-    """
+    """Returns all sentences, and their number in each line <int64>[lines]."""
     split = [corpus.split_sentences(line) for line in lines]
     sentences = [sentence for line in split for sentence in line]
     return sentences, np.array([len(line) for line in split], np.int64)
@@ -200,12 +194,7 @@ class Instances:
 
 
 class InstancePlanner:
-    """Plans passes over documents.
-
-    Args:
-      store: The corpus.
-      config: The flags.
-    """
+    """Plans passes over the documents of a corpus."""
 
     def __init__(self, store: TokenStore, config: Flags) -> None:
         self._store, self._config = store, config
@@ -213,10 +202,7 @@ class InstancePlanner:
         self._max_num_tokens = config.max_seq_length - config.num_special_tokens
 
     def plan(self, passes: Iterable[int], seed: int) -> Instances:
-        """Plans passes over spans of the corpus and shuffles their instances.
-
-        `passes` are numbers of spans, as `TokenStore.span` takes them.
-        """
+        """Plans passes over `TokenStore.span`s and shuffles their instances."""
         rng = random.Random(seed)
         generator = np.random.default_rng(rng.getrandbits(128))
         plan = array("q")
@@ -343,17 +329,11 @@ def reach(
     goals: np.ndarray,
     stops: np.ndarray,
 ) -> np.ndarray:
-    """Finds the sentences at which spans reach their goals.
+    """Finds the exclusive ends of spans of sentences, from `firsts + 1` on.
 
-    Args:
-      offsets: <int64>[sentences + 1]: start of each sentence in the store.
-      firsts: <int64>[num]: the first sentence of each span.
-      goals: <int64>[num], token positions that the spans must reach.
-      stops: <int64>[num]: the greatest allowed result for each span.
-
-    Returns:
-      <int64>[num]: the exclusive end of each span, which is the index of its
-      last sentence plus 1; from `firsts + 1` to `stops`.
+    Each span, <int64>[num], ends where the store's position `goals` is reached,
+    at `stops` at the latest. `offsets` <int64>[sentences + 1] are starts of
+    sentences.
     """
     return np.clip(np.searchsorted(offsets, goals), firsts + 1, stops)
 
@@ -384,13 +364,10 @@ def make_records(
     instances: Instances,
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Packs and masks instances: [CLS] A [SEP] B [SEP], or [CLS] A [SEP].
+    """Packs and masks instances as the features of `features.PRETRAINING`.
 
-    Without next-sentence pairs all labels are 0.
-
-    Returns:
-      The features of `bert_tf.features.PRETRAINING`, <int or float32>[num,
-      length].
+    A row is [CLS] A [SEP] B [SEP] or, without next-sentence pairs, [CLS] A
+    [SEP] with the label 0.
     """
     max_seq_length = plan.config.max_seq_length
     # Columns of the [SEP] tokens. [CLS] is in column 0, so A starts at 1.

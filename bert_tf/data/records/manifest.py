@@ -34,7 +34,7 @@ _PLACES = ("input_file", "num_processes", "output_file", "vocab_file")
 # the hash uses the default, so old and new data sets hash equally.
 _ADDED = {"sample": 1.0}
 FORMAT = "bert_tf pretraining data"
-_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?")
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?\Z")
 # Data sets that differ in one of these attributes cannot be combined.
 _MUST_AGREE = (
     "vocabulary_hash",
@@ -62,12 +62,6 @@ def record_files(output_file: str, num_shards: int) -> list[str]:
         f"{stem}-{shard:05d}-of-{num_shards:05d}{ending}"
         for shard in range(num_shards)
     ]
-
-
-def _unsharded(path: str) -> str | None:
-    """Returns the output file of a shard; None for a file without shards."""
-    shard = _SHARD.fullmatch(path)
-    return shard and shard[1] + (shard[2] or "")
 
 
 def vocabulary_path(output_file: str) -> str:
@@ -166,11 +160,7 @@ class Manifest(Recipe):
         bert_files.write_json(path, {"format": FORMAT, **values})
 
     def check_vocabulary(self, vocabulary_hash: str, vocab_file: str) -> None:
-        """Checks that the data was made with a model's vocabulary.
-
-        Raises:
-          UserError: If the vocabularies differ; the message has both hashes.
-        """
+        """Raises `UserError`, with both hashes, for another vocabulary."""
         if vocabulary_hash != self.vocabulary_hash:
             raise UserError(
                 "The records were made with another vocabulary: "
@@ -218,8 +208,7 @@ def _hash_files(paths: Sequence[str]) -> list[dict[str, Any]]:
 def read(output_file: str) -> Manifest | None:
     """Returns the manifest of an output file, or None if it has none.
 
-    Raises:
-      UserError: If the file is not a manifest.
+    Raises `UserError` if the file is not a manifest of this version.
     """
     path = manifest_path(output_file)
     if not tf.io.gfile.exists(path):
@@ -259,8 +248,8 @@ def find(record_files: Sequence[str]) -> Manifest | None:
     # All files of one command have the same manifest, so count it only once.
     distinct, entries, without = {}, {}, []
     for path in record_files:
-        output_files = filter(None, (_unsharded(path), path))
-        manifest = next(filter(None, map(read_once, output_files)), None)
+        # Shards share the manifest of the name without their numbers.
+        manifest = read_once(_SHARD.sub(r"\1\2", path)) or read_once(path)
         if manifest:
             entries[path] = _entry(manifest, path)
             distinct[manifest.fingerprint] = manifest
@@ -306,8 +295,6 @@ def _combine(manifests: Sequence[Manifest]) -> Manifest:
                     f"but {theirs} in {other.source}; create them again with "
                     "the same flags."
                 )
-    if not others:
-        return first
     counts = RecordCounts()
     for manifest in manifests:
         counts.add(RecordCounts.from_dict(manifest.counts))

@@ -186,10 +186,7 @@ def _encode_varint(value: int) -> bytes:
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:
-    """Returns integers in the narrowest unsigned type that holds them.
-
-    Narrow types are faster, as a vector instruction processes more values.
-    """
+    """Returns integers in the narrowest unsigned type, which is the fastest."""
     if values.min(initial=0) < 0:
         raise ValueError(
             f"`values` must not be negative. Received: {values.min()}."

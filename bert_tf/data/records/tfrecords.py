@@ -12,13 +12,11 @@ from google.protobuf import message
 
 from bert_tf.data.records import manifest
 from bert_tf.data.records import serializer
-from bert_tf.data.records.serializer import masked_crc32c
 from bert_tf.errors import UserError
 from bert_tf.features import Feature
 from bert_tf.io import files
 from bert_tf.io import progress
 
-_LENGTH = struct.Struct("<Q")
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _CHUNK_BYTES = 1 << 22
@@ -72,7 +70,7 @@ def read_records(
             stop = start + _HEADER.size + length + _CHECKSUM.size
             framed, reason = b"", None
             is_whole = len(header) == _HEADER.size
-            if is_whole and masked_crc32c(header[: _LENGTH.size]) != checksum:
+            if is_whole and serializer.masked_crc32c(header[:8]) != checksum:
                 reason = "its length is damaged, or this is not a record file"
                 stop = None
             elif stop > size:
@@ -90,7 +88,7 @@ def read_records(
 def _find_fault(framed: bytes, sizes: Sizes) -> str | None:
     contents = framed[_HEADER.size : -_CHECKSUM.size]
     (checksum,) = _CHECKSUM.unpack(framed[-_CHECKSUM.size :])
-    if masked_crc32c(contents) != checksum:
+    if serializer.masked_crc32c(contents) != checksum:
         return "its checksum is wrong"
     return _describe_mismatch(contents, sizes)
 
@@ -98,8 +96,7 @@ def _find_fault(framed: bytes, sizes: Sizes) -> str | None:
 def count_records(path: str) -> int:
     """Counts the records of a file; reads only their lengths.
 
-    Raises:
-      UserError: If the file is truncated or not a record file.
+    Raises `UserError` if the file is truncated or not a record file.
     """
     count = 0
     for record in read_records(path):
@@ -113,42 +110,32 @@ def find_counts(record_files: Sequence[str]) -> dict[str, int]:
     """Returns the number of records of each file, by path.
 
     The counts come from the manifests. In a file without a manifest, only the
-    lengths of the records are read, not their contents.
-
-    Raises:
-      UserError: If a file is truncated, not a record file, or not the file that
-        its manifest describes.
+    lengths of the records are read. Raises `UserError` if a file is truncated,
+    no record file, or not the file that its manifest describes.
     """
     found = manifest.find(record_files)
     described = found.files if found else {}
-    uncounted = {}
+    counts, uncounted = {}, {}
     for path in record_files:
         size = files.size(path)
         if path not in described:
             uncounted[path] = size
-        elif described[path]["bytes"] != size:
+        elif described[path]["bytes"] == size:
+            counts[path] = described[path]["records"]
+        else:
             raise UserError(
                 f"{path} is not the file that {found.source} describes, which "
                 f"had {described[path]['bytes']} bytes. Received: {size} "
                 "bytes; create the records again."
             )
-    counted = _count_files(uncounted)
-    return {
-        path: described[path]["records"] if path in described else counted[path]
-        for path in record_files
-    }
-
-
-def _count_files(sizes: Mapping[str, int]) -> dict[str, int]:
-    """Counts the records of files; `sizes` has each file's bytes."""
-    if not sizes:
-        return {}
-    counted = {}
-    with progress.bar(sum(sizes.values()), "counting records", "B") as bar:
-        for path, size in sizes.items():
-            counted[path] = count_records(path)
+    total = sum(uncounted.values())
+    with progress.bar(
+        total, "counting records", "B", hidden=not uncounted
+    ) as bar:
+        for path, size in uncounted.items():
+            counts[path] = count_records(path)
             bar.update(size)
-    return counted
+    return counts
 
 
 def parsing_spec(sizes: Sizes) -> dict[str, tf.io.FixedLenFeature]:
@@ -162,10 +149,9 @@ def parsing_spec(sizes: Sizes) -> dict[str, tf.io.FixedLenFeature]:
 
 
 def check_first_records(record_files: Sequence[str], sizes: Sizes) -> None:
-    """Checks the first record of each file.
+    """Raises `UserError` if a file's first record lacks a feature.
 
-    Raises:
-      UserError: If a feature is missing or has another length or type.
+    The length and the type of each feature must be right, too.
     """
     firsts = tf.data.Dataset.from_tensor_slices(list(record_files)).interleave(
         lambda path: (
