@@ -140,25 +140,17 @@ def _fill_up(value: tf.Tensor, num_rows: int) -> tf.Tensor:
 
 
 def example_weights(rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Returns <float32>[B], in graph: 0 for blank rows, else 1.
-
-    Args:
-      rows: The features, including `input_mask` <int>[B, ...].
-    """
+    """Returns <float32>[B], in graph: 0 where `input_mask` is blank, else 1."""
     mask = tf.convert_to_tensor(rows[INPUT_MASK.name])
     is_row = tf.reduce_any(mask > 0, axis=list(range(1, mask.shape.rank)))
     return tf.cast(is_row, tf.float32)
 
 
 def add_dropout_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
-    """Adds the seed of each example's dropout, `dropout_seeds` <int32>[B].
+    """Replaces `example_index` <int64>[B] by `dropout_seeds` <int32>[B].
 
     A seed depends on the run's seed and the example's index in the stream, but
     not on the replica or micro-batch, so dropout does not depend on the split.
-
-    Args:
-      dataset: Batches with `example_index` <int64>[B]; the result lacks it.
-      seed: The run's seed.
     """
 
     def add(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

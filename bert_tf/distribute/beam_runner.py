@@ -85,8 +85,7 @@ def run(
     """
     options = _options(config)
     problems = os.path.join(work_dir, _PROBLEMS)
-    if tf.io.gfile.exists(problems):
-        tf.io.gfile.rmtree(problems)
+    files.remove(problems)
     logging.info("%s, with %s.", what, config.runner)
     runner: Any = config.runner
     if runner == "DirectRunner":

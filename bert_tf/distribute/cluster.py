@@ -41,7 +41,6 @@ class Cluster:
 
     Attributes:
       hosts: The addresses of the workers, as host:port; the chief is first.
-      index: The index of this worker.
     """
 
     hosts: tuple[str, ...]
@@ -56,6 +55,10 @@ class Cluster:
     def num_workers(self) -> int:
         return len(self.hosts)
 
+    @property
+    def others(self) -> list[int]:
+        return [i for i in range(self.num_workers) if i != self.index]
+
     def name(self, index: int) -> str:
         """Returns a worker's name for messages."""
         role = "the chief, at" if index == 0 else "at"
@@ -67,14 +70,9 @@ def find(
 ) -> Cluster | None:
     """Finds the workers in the flags or, without them, in TF_CONFIG.
 
-    Returns:
-      The cluster; None for a run of one process, including a cluster with only
-      one worker.
-
-    Raises:
-      UserError: If TF_CONFIG or an address is malformed, if TF_CONFIG
-        contradicts the flags or names several workers for a one-worker
-        strategy, or if the strategy needs workers and none are given.
+    The result is None for a run of one process, including a cluster of one
+    worker. Malformed addresses, contradictions between the two, and a strategy
+    that does not fit the number of workers raise `UserError`.
     """
     from_variable = _read_variable(environment.get(_VARIABLE, ""))
     from_flags = None
@@ -173,10 +171,8 @@ def wait_for_all(
 ) -> None:
     """Waits until all workers are running, and logs which are missing.
 
-    Raises:
-      UserError: If this worker cannot listen at its port, or another worker
-        has other addresses or the same index.
-      Preempted: If a worker got SIGTERM while workers were waiting.
+    Raises `UserError` if this worker cannot listen at its port, or another has
+    other addresses or the same index; `Preempted` if one got SIGTERM meanwhile.
     """
     next_reminder = time.monotonic()
     with _Meeting(cluster) as meeting:
@@ -203,15 +199,10 @@ def wait_for_all(
 
 
 class _Meeting:
-    """Listens at this worker's address and greets the other workers.
-
-    Raises:
-      UserError: If this worker cannot listen at its address.
-    """
+    """Listens at this worker's address and greets the other workers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._others = {*range(cluster.num_workers)} - {cluster.index}
         self._met: set[int] = set()
         self._failure: Exception | None = None
         self._listener = _listen(cluster)
@@ -230,22 +221,16 @@ class _Meeting:
         self._listener.close()
 
     def greet_missing(self) -> dict[int, str]:
-        """Greets the workers that have not been met yet.
-
-        Returns:
-          A dict from the index of each missing worker to the reason.
-        """
-        reasons = {
-            index: self._greet(index)
-            for index in sorted(self._others - self._met)
-        }
+        """Greets workers; returns why each missing one is missing."""
+        missing = [i for i in self._cluster.others if i not in self._met]
+        reasons = {index: self._greet(index) for index in missing}
         if self._failure is not None:
             raise self._failure
         return {i: x for i, x in reasons.items() if i not in self._met}
 
     def broadcast_stop(self) -> None:
         """Reports to all running workers that this worker has to stop."""
-        for index in self._others:
+        for index in self._cluster.others:
             self._greet(index, stop=True)
 
     def _greet(self, index: int, stop: bool = False) -> str:
@@ -291,15 +276,12 @@ class _Meeting:
     def _meet(
         self, greeting: Mapping[str, Any], expected: int | None = None
     ) -> None:
-        """Records the worker that sent a greeting, or why the run cannot start.
+        """Records the worker of a greeting, or why the run cannot start.
 
-        Args:
-          greeting: The greeting of the worker.
-          expected: The index of the worker that this worker called; None if
-            this worker was called.
+        `expected` is the index of the worker that was called, if any.
         """
         index, hosts = greeting["index"], greeting["hosts"]
-        is_valid = index in self._others and expected in (None, index)
+        is_valid = index in self._cluster.others and expected in (None, index)
         if not is_valid or tuple(hosts) != self._cluster.hosts:
             self._failure = UserError(
                 "All workers must have the same --worker_hosts, in the same "

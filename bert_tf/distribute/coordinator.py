@@ -22,10 +22,7 @@ _MIN_SIZE_LOG2 = 10
 
 
 class Coordinator:
-    """Exchanges values between the workers of a run, and synchronizes them.
-
-    Args:
-      cluster: The workers; None for a run of one process.
+    """The workers of a run, or this process if `cluster` is None.
 
     Attributes:
       is_finishing: True in the `with` block of `finishing`.
@@ -72,15 +69,10 @@ class Coordinator:
         description: str,
         remedy: str = "give all of them the same command and the same files",
     ) -> None:
-        """Checks that all workers have the same values.
+        """Raises `UserError` if not all workers have the same JSON values.
 
-        Args:
-          values: JSON values by name.
-          description: A noun phrase that names the values in the error message.
-          remedy: The advice to the user in the error message.
-
-        Raises:
-          UserError: If values differ; the message states the worker and values.
+        The message names the worker and its values, the `description` of all
+        values, a noun phrase, and the `remedy`.
         """
         if self._cluster is None:
             return
@@ -159,12 +151,11 @@ class Coordinator:
 
 def _difference(chiefs: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     """Describes how a worker's values differ from the chief's; "" if equal."""
-
-    def show(values: Mapping[str, Any], name: str) -> str:
-        return repr(values[name]) if name in values else "nothing"
-
     shown = {
-        name: (show(theirs, name), show(chiefs, name))
+        name: [
+            repr(values[name]) if name in values else "nothing"
+            for values in (theirs, chiefs)
+        ]
         for name in {**chiefs, **theirs}
     }
     return "; ".join(

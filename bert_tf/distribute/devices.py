@@ -94,8 +94,7 @@ class Devices:
     def together(self) -> Iterator[None]:
         """Makes all workers end together; see `health.together`.
 
-        Raises:
-          UserError: If the workers differ in the kind of device or precision.
+        Raises `UserError` if workers differ in the kind of device or precision.
         """
         with worker_health.together(self.cluster, self.coordinator):
             self.coordinator.agree(
@@ -110,13 +109,9 @@ class Devices:
 def prepare(flags: DeviceConfig) -> Devices:
     """Chooses and logs the devices, the precision and determinism.
 
-    Call this function before TensorFlow computes anything. With several
-    workers, the function waits until all workers are running.
-
-    Raises:
-      UserError: If the devices are missing, or the flags for the workers are
-        wrong.
-      Preempted: If a worker got SIGTERM before all workers were running.
+    Call this function before TensorFlow computes anything. It waits until all
+    workers are running. Raises `UserError` for missing devices or wrong flags,
+    and `Preempted` if a worker got SIGTERM meanwhile.
     """
     cluster = clusters.find(flags)
     if cluster is not None:
@@ -414,12 +409,7 @@ def _choose_precision(device_type: str) -> Precision:
 
 
 def resolve_precision(flag: str, device_type: str) -> Precision:
-    """Turns `--mixed_precision` into the compute precision.
-
-    Args:
-      flag: "float32", "bfloat16", "float16" or "auto".
-      device_type: "CPU", "GPU" or "TPU".
-    """
+    """Resolves `--mixed_precision` for a kind of device, such as "CPU"."""
     fastest = _choose_precision(device_type)
     if flag == "auto":
         return fastest

@@ -63,17 +63,10 @@ def together(
     """Makes the workers of a run end together, successfully or not.
 
     A finished worker waits for all workers. A failing worker reports its error
-    to all workers. If another worker caused an error, the error that is raised
-    names that worker. After an error, the process exits within a few seconds,
-    because TensorFlow's own shutdown would take half a minute.
-
-    Args:
-      cluster: The workers; with None, the function does nothing.
-      coordinator: The coordinator of the run.
-
-    Raises:
-      UserError: If another worker is gone, or has failed.
-      Preempted: If another worker got SIGTERM.
+    to all workers. If another worker caused an error, `UserError` or
+    `Preempted` names that worker. After an error, the process exits within a
+    few seconds, because TensorFlow's own shutdown would take half a minute.
+    Without a cluster, nothing is done.
     """
     if cluster is None:
         yield
@@ -96,25 +89,22 @@ def together(
 
 
 def explain(
-    error: BaseException, cluster: Cluster | None
+    error: BaseException, cluster: Cluster
 ) -> UserError | Preempted | None:
     """Returns the error to raise if another worker caused `error`, or None."""
-    if cluster is None or not isinstance(error, _ERRORS):
+    if not isinstance(error, _ERRORS):
         return None
     report = _REPORT.search(str(error))
     if report:
         kind = Preempted if report[1] == "stop" else UserError
         return kind(report[2])
-    named = [int(index) for index in _TASK.findall(str(error))]
-    others = [i for i in range(cluster.num_workers) if i != cluster.index]
+    named = {int(index) for index in _TASK.findall(str(error))}
     # First check the workers that the error names, which are probably gone.
     # Check the other workers, too, because one of them may be the cause.
-    others.sort(key=lambda index: index not in named)
+    others = sorted(cluster.others, key=lambda index: index not in named)
     gone = [index for index in others if check_health(index)]
     gone = gone or [index for index in others if index in named]
-    if not gone:
-        return None
-    return UserError(_describe(sorted(gone), cluster))
+    return UserError(_describe(sorted(gone), cluster)) if gone else None
 
 
 def _describe(gone: list[int], cluster: Cluster) -> str:
@@ -172,7 +162,6 @@ class Watch:
     watch ends the process.
 
     Args:
-      cluster: The workers.
       check: Maps a worker's index to its error; None if the worker responds.
       end_process: Ends the process with an error message.
       is_finishing: Returns True while training writes its last checkpoint; the
@@ -204,19 +193,17 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        cluster = self._cluster
-        others = [i for i in range(cluster.num_workers) if i != cluster.index]
         missed: list[int] = []
         while not self._is_over.wait(_PERIOD):
             # Wait for a second failed check, as a machine may just be busy.
-            silent = [index for index in others if self._check(index)]
+            silent = [x for x in self._cluster.others if self._check(x)]
             gone = [index for index in silent if index in missed]
             missed = silent
             if not gone or self._is_over.wait(_GRACE):
                 continue
             gone = [index for index in gone if self._check(index)]
             if gone and not self._finishes():
-                self._end_process(_describe(gone, cluster))
+                self._end_process(_describe(gone, self._cluster))
                 return
 
     def _finishes(self) -> bool:

@@ -41,11 +41,7 @@ def are_assumed() -> bool:
 
 
 def refuse() -> None:
-    """Refuses packed weights, for code that changes a model's weights.
-
-    Raises:
-      UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is 1 or true.
-    """
+    """Raises `UserError` for packed weights, where a model's weights change."""
     if are_assumed():
         raise UserError(
             f"Expected {VARIABLE} to be unset where a model's weights may "
@@ -67,9 +63,5 @@ def bfloat16_flags() -> list[str]:
 
 
 def computes_in_bfloat16(flag: str) -> bool:
-    """Returns True if products on the CPU are in bfloat16.
-
-    Args:
-      flag: The value of --mixed_precision.
-    """
+    """Returns True if --mixed_precision lets a CPU multiply in bfloat16."""
     return flag in ("auto", "bfloat16") and bool(bfloat16_flags())

@@ -275,12 +275,12 @@ def _unavailable(message):
 
 
 class ExplainTest(tf.test.TestCase, parameterized.TestCase):
-    def _explain(self, error, gone=(), cluster=_CLUSTER):
+    def _explain(self, error, gone=()):
         def check(index):
             return "refused" if index in gone else None
 
         with mock.patch.object(worker_health, "check_health", check):
-            return worker_health.explain(error, cluster)
+            return worker_health.explain(error, _CLUSTER)
 
     def test_names_workers_that_do_not_respond(self):
         error = _unavailable("Connection reset by peer, from task:0")
@@ -319,7 +319,6 @@ class ExplainTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_other_errors_have_no_explanation(self):
         self.assertIsNone(self._explain(_unavailable("no such table")))
-        self.assertIsNone(self._explain(_unavailable("task:0"), [0], None))
         error = tf.errors.InvalidArgumentError(None, None, "bad record")
         self.assertIsNone(self._explain(error, gone=[0]))
 
