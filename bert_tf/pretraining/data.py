@@ -22,12 +22,10 @@ from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.data.records import manifest as manifests
 from bert_tf.data.records.manifest import Manifest
 from bert_tf.distribute import batches as batches_lib
-from bert_tf.distribute.batches import StepPlan
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_MASK
 from bert_tf.flags import options
-from bert_tf.flags.options import DEFAULT_PREDICTIONS
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import paths
@@ -86,10 +84,8 @@ def _with_vocab_size(
 ) -> BertConfig:
     """Returns the configuration with the size of the vocabulary.
 
-    Only the repository's own recipes are changed, never a user's file.
-
-    Raises:
-      UserError: If the user's vocab_size is below the size of the vocabulary.
+    Only the repository's own recipes are changed. A user's file with a smaller
+    vocab_size raises `UserError`.
     """
     path, size = config.bert_config_file, len(vocabulary)
     if paths.resolve_config(path) == path or size == bert_config.vocab_size:
@@ -195,17 +191,12 @@ def check_objectives(
 def find_predictions(
     flag: int | None,
     manifest: Manifest | None,
-    default: int = DEFAULT_PREDICTIONS,
+    default: int = options.DEFAULT_PREDICTIONS,
 ) -> int:
     """Returns the number of predictions per record, by manifest or flag.
 
-    Args:
-      flag: --max_predictions_per_seq; None if the flag is not given.
-      manifest: The manifest of the records; None if there is none.
-      default: The result if there is neither a manifest nor a flag.
-
-    Raises:
-      UserError: If the flag contradicts the manifest.
+    `default` is for records without a manifest and no flag. If the flag
+    contradicts the manifest, `UserError` is raised.
     """
     if manifest is None:
         return flag or default
@@ -379,22 +370,15 @@ def read_batch(source: PretrainingInput, step: int) -> Mapping[str, np.ndarray]:
 def read_from(
     source: PretrainingInput,
     step: int,
-    plan: StepPlan,
+    plan: batches_lib.StepPlan,
     devices: Devices,
     vocab_size: int,
     unpad: bool = False,
 ) -> Iterator[dict[str, tf.Tensor]]:
     """Returns the batches from a step on, for `TrainingStep.run`.
 
-    All workers must call this function together, for the same step.
-
-    Args:
-      source: The training input.
-      step: The first step to read, counted from 0.
-      plan: How a step's batch is split into micro-batches.
-      devices: The devices.
-      vocab_size: Number of rows of the word embeddings.
-      unpad: Whether to add `token_indices` and `token_places`.
+    All workers must call this function together, for the same step. With
+    `unpad`, the batches have `token_indices` and `token_places`.
     """
 
     def read_rows(first_row: int, num_rows: int) -> tf.data.Dataset:
@@ -417,9 +401,7 @@ def reading(
 ) -> Iterator[None]:
     """Context in which all workers read the same records of `source`.
 
-    Raises:
-      UserError: If a record cannot be read or used, or if the workers do not
-        have the same records.
+    Raises `UserError` if records differ, or one cannot be read or used.
     """
     agree(source, devices)
     # Close the input here, as a process that stops early runs no finalizers.

@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.distribute import batches as batches_lib
-from bert_tf.distribute.batches import StepPlan
 from bert_tf.features import INPUT_IDS
 from bert_tf.io import progress
 from bert_tf.training import losses
@@ -38,31 +37,30 @@ def build_evaluation(
 
     Each result is a weighted mean over all predictions or examples, as in the
     original (metric_fn, run_pretraining.py:188-231), not a mean over the means
-    of batches. `loss` is `masked_lm_loss` plus `next_sentence_loss`. `loss`
-    does not depend on the batch size, unlike the original's mean over batches.
-    Ignores blank rows, which only fill batches. All workers get equal results.
+    of batches, so `loss` does not depend on the batch size. Ignores blank rows,
+    which only fill batches. All workers get equal results.
 
     `masked_lm_perplexity` is exp(`masked_lm_loss`), where `masked_lm_loss` is
     the mean over all predicted tokens, with equal weights (Table 6). In a
-    left-to-right model, `masked_lm_perplexity` is the next-token perplexity.
-    `masked_lm_perplexity_error` is the standard error, under the assumption
-    that batches are independent. On other text of the same kind, the perplexity
-    would differ by about the standard error.
+    left-to-right model, it is the next-token perplexity. Its standard error,
+    `masked_lm_perplexity_error`, assumes that batches are independent. On other
+    text of the same kind, the perplexity would differ by about that much.
 
     `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
     all batches of `dataset` are evaluated, with the current strategy. With
     `unpad`, the model skips padding.
 
-    The results are `global_step`, `loss`, `masked_lm_accuracy`,
-    `masked_lm_loss`, `masked_lm_perplexity` (unless nothing was predicted),
-    `masked_lm_perplexity_error` (with two batches or more) and, with
-    `use_next_sentence`, `next_sentence_accuracy` and `next_sentence_loss`.
+    The results are `global_step`, `loss` (the sum of both losses),
+    `masked_lm_accuracy`, `masked_lm_loss`, `masked_lm_perplexity` (unless
+    nothing was predicted), `masked_lm_perplexity_error` (with two batches or
+    more) and, with `use_next_sentence`, `next_sentence_accuracy` and
+    `next_sentence_loss`.
     """
     strategy = strategy or tf.distribute.get_strategy()
     if max_eval_steps is not None:
         dataset = dataset.take(max_eval_steps)
     num_batches = int(dataset.cardinality())
-    plan = StepPlan(
+    plan = batches_lib.StepPlan(
         dataset.element_spec[INPUT_IDS.name].shape[0],
         strategy.num_replicas_in_sync,
     )
@@ -147,12 +145,7 @@ class HeldOut:
 
 
 def _loss_error(losses: Sequence[float], weights: Sequence[float]) -> float:
-    """Returns the standard error of the mean loss, a ratio of two sums.
-
-    Args:
-      losses: For each batch, the sum of the losses.
-      weights: For each batch, the number of predictions.
-    """
+    """Returns the standard error of sums of losses over sums of weights."""
     mean = np.sum(losses) / np.sum(weights)
     residuals = np.array(losses) - mean * np.array(weights)
     variance = len(residuals) * np.var(residuals, ddof=1)

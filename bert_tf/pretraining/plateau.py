@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from bert_tf.flags.options import Flags
 from bert_tf.text import masking
@@ -55,11 +56,8 @@ def sample(
 ) -> TextSample:
     """Returns properties of records with about 200,000 predictions.
 
-    Args:
-      batches: Batches of `bert_tf.features.PRETRAINING`, [B, ...] each.
-      vocab_size: The number of tokens in the vocabulary.
-      left_to_right: Whether the model reads left to right. A left-to-right
-        model sees no predicted token, so all predictions count as masked.
+    `batches` have the features of `bert_tf.features.PRETRAINING`, [B, ...]
+    each. A left-to-right model sees no predicted token, so all count as masked.
     """
     counts = np.zeros(vocab_size, np.int64)
     replacements = np.zeros(vocab_size, np.int64)
@@ -110,32 +108,26 @@ def frequency_loss(
       random: The share of predictions whose input token was drawn at random.
     """
     p = counts / counts.sum()
-    is_there = p > 0
-    surprise = np.zeros_like(p)
-    surprise[is_there] = -np.log(p[is_there])
-    bias = (is_there.sum() - 1) / (2 * counts.sum())
-    entropy = p @ surprise + bias
+    surprise = special.entr(p)
+    bias = (np.count_nonzero(p) - 1) / (2 * counts.sum())
+    entropy = surprise.sum() + bias
     if masked == 1.0 or not same + random:
         return float(entropy)
     seen = same * p + random / len(p)
     own = same * p + random * p / len(p)
     other = random * (1.0 - p) / len(p)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        loss = -np.nan_to_num(own * np.log(own / seen))
-        loss -= np.nan_to_num(other * np.log(random / len(p) / seen))
-    loss += random / len(p) * (entropy - p * surprise)
+    loss = -special.rel_entr(own, seen)
+    loss -= special.xlogy(other, random / len(p)) - special.xlogy(other, seen)
+    loss += random / len(p) * (entropy - surprise)
     return float(masked * entropy + loss.sum())
 
 
 class Watch:
     """Watches whether a run leaves the plateau.
 
-    Args:
-      config: The flags of run/pretrain.py.
-      text: The result of `sample` for the training records.
-      width: `hidden_size` of the model.
-      step: Number of steps done before this process started.
-      tokens: Tokens in the first `step` steps, by default computed from flags.
+    `width` is the model's `hidden_size`, and `text` describes its records. This
+    process starts at `step`, after `tokens`, by default computed from the
+    flags.
     """
 
     def __init__(

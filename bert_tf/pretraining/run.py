@@ -32,7 +32,6 @@ from bert_tf.pretraining import data as pretraining_input
 from bert_tf.pretraining import evaluation
 from bert_tf.pretraining import plateau
 from bert_tf.pretraining import samples
-from bert_tf.pretraining.data import PretrainingData
 from bert_tf.text.vocabulary import MASK
 from bert_tf.training import losses
 from bert_tf.training import metrics as training_metrics
@@ -82,7 +81,7 @@ def run(config: Flags, devices: Devices, preemption: Preemption) -> None:
 class _PretrainingTrainer(Trainer):
     """Trains and evaluates on the devices of one process."""
 
-    _data: PretrainingData
+    _data: pretraining_input.PretrainingData
     _input: PretrainingInput | None = None
     _eval_input: PretrainingInput | None = None
     # Only the chief watches for the plateau, so other workers have no `_watch`.
@@ -444,7 +443,7 @@ class _PretrainingTrainer(Trainer):
                 results = held_out.score(step)
             self._dev_score = f"held out {results['masked_lm_accuracy']:.1%}"
             logging.info("Held out: %s.", training_metrics.describe(results))
-            self.write_held_out(step, results)
+            self.write_line(step, results, training_metrics.HELD_OUT)
             if watch:
                 watch.add_held_out(results["masked_lm_loss"])
         if watch and (warning := watch.warning(step)):

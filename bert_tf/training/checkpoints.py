@@ -47,7 +47,6 @@ class Checkpoint:
     """The contents of a checkpoint.
 
     Attributes:
-      step: Steps done.
       prefix: The path without the suffixes of the files.
       tensors: The values, by the original's names.
       metadata: The `metadata` of `save`; empty for another program's files.
@@ -85,13 +84,11 @@ class CheckpointStore:
         tensors: Mapping[str, np.ndarray | tf.Tensor],
         metadata: Mapping[str, Any],
     ) -> bool:
-        """Writes a checkpoint and removes the oldest ones.
+        """Writes a checkpoint and removes the oldest; False on errors.
 
         If the checkpoint cannot be written, as on a full disk, an error is
-        logged and the earlier checkpoints stay.
-
-        Returns:
-          True if the checkpoint was written, or if this process never writes.
+        logged and earlier checkpoints stay. A process that never writes returns
+        True.
         """
         if not self.writable:
             return True
@@ -131,8 +128,7 @@ class CheckpointStore:
     def restore_latest(self) -> Checkpoint | None:
         """Reads the newest undamaged checkpoint; None if there are none at all.
 
-        Raises:
-          UserError: If there are checkpoints but all are damaged.
+        Raises `UserError` if there are checkpoints but all are damaged.
         """
         steps = self.steps()
         for step in steps:
@@ -168,9 +164,7 @@ class CheckpointStore:
             return
         for step in self.steps():
             self._remove(step)
-        state_file = os.path.join(self.folder, "checkpoint")
-        if tf.io.gfile.exists(state_file):
-            tf.io.gfile.remove(state_file)
+        files.remove(os.path.join(self.folder, "checkpoint"))
 
     def _prefix(self, step: int) -> str:
         return os.path.join(self.folder, f"model.ckpt-{step}")
@@ -231,22 +225,18 @@ class CheckpointStore:
         """Removes a checkpoint, first the file that marks it as complete."""
         prefix = self._prefix(step)
         for path in [_sidecar(prefix), *_parts(prefix)]:
-            if tf.io.gfile.exists(path):
-                tf.io.gfile.remove(path)
+            files.remove(path)
 
 
 class AsyncCheckpoints:
     """Writes checkpoints in a background thread, one at a time.
 
     The thread calls `CheckpointStore.save`, so killing the process during a
-    write does no more harm than during a synchronous write.
+    write does no more harm than during a synchronous write. `read_state` must
+    return tensors that do not change when training continues.
 
-    Args:
-      store: The checkpoints. If `store.writable` is false, as on all workers
-        except the chief, nothing is written.
-      read_state: Returns the current state, as tensors that do not change
-        when training continues (`training_state.snapshot`).
-      step: The step of the checkpoint that the run resumed from.
+    Attributes:
+      step: The step of the last checkpoint; None if there is none.
     """
 
     def __init__(
@@ -264,12 +254,7 @@ class AsyncCheckpoints:
             initializer=_lower_priority,
         )
         self._writing: futures.Future[bool] | None = None
-        self._step = step
-
-    @property
-    def step(self) -> int | None:
-        """The step of the last checkpoint; None if there is none."""
-        return self._step
+        self.step = step
 
     @property
     def is_writing(self) -> bool:
@@ -282,7 +267,7 @@ class AsyncCheckpoints:
         First waits until the previous checkpoint is written, so there is never
         more than one copy of the state.
         """
-        self._step = step
+        self.step = step
         if not self._store.writable:
             return
         self.wait()
@@ -292,11 +277,7 @@ class AsyncCheckpoints:
         )
 
     def wait(self) -> bool:
-        """Waits until nothing is being written.
-
-        Returns:
-          True if the last checkpoint was written or there was none to write.
-        """
+        """Waits for the last write; returns False if it failed."""
         return True if self._writing is None else self._writing.result()
 
 

@@ -46,17 +46,11 @@ def overwrites_logits() -> bool:
 def compared_cross_entropy(
     logits: tf.Tensor, labels: tf.Tensor
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, None]]]:
-    """Returns the loss of each label, found by comparison.
+    """Returns the loss of each label, found by comparison, <float32>[...].
 
     To gather the label's logit would be slow, because the gradient of a gather
-    writes one number per row into zeros as large as the logits.
-
-    Args:
-      logits: <float32>[..., V].
-      labels: <int32>[...].
-
-    Returns:
-      <float32>[...].
+    writes one number per row into zeros as large as the logits, <float32>[...,
+    V]. Labels are <int32>[...].
     """
     # Use int64: without XLA, a GPU would compare int32 values on its host.
     ids = tf.range(logits.shape[-1], dtype=tf.int64)
@@ -88,63 +82,35 @@ def _are_correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return tf.cast(predictions == tf.cast(labels, tf.int64), tf.float32)
 
 
-def masked_lm_sums(
-    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+def prediction_sums(
+    name: str, logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Sums the masked-LM loss and the correct predictions.
+    """Sums a loss and the correct predictions.
 
     Args:
-      logits: <float32>[B, P, V].
-      labels: <int32>[B, P], the ids of the masked tokens.
-      weights: <float32>[B, P], 0 at unused positions.
+      name: The prefix of the results, "masked_lm" or "next_sentence".
+      logits: <float32>[B, P, V] of masked tokens, or [B, 2] of next sentences.
+      labels: <int32>[B, P], the ids of the masked tokens; or [B], 0 for the
+        next sentence and 1 for a random one.
+      weights: <float32> as `labels`, 0 at unused positions and blank rows.
 
     Returns:
-      `masked_lm_sum` and `masked_lm_correct`, both <float32>[].
+      `<name>_sum` and `<name>_correct`, both <float32>[].
     """
     correct = _are_correct(logits, labels)
     # The loss may overwrite the logits, so compute `correct` before the loss.
     with tf.control_dependencies([correct]):
         losses = _cross_entropy(logits, labels)
     return {
-        "masked_lm_sum": tf.reduce_sum(losses * weights),
-        "masked_lm_correct": tf.reduce_sum(correct * weights),
-    }
-
-
-def next_sentence_sums(
-    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    """Sums the next-sentence loss and the correct predictions.
-
-    Args:
-      logits: <float32>[B, 2].
-      labels: <int32>[B, 1] or [B]; 0 is the next sentence, 1 a random one.
-      weights: <float32>[B], 0 for blank rows.
-
-    Returns:
-      `next_sentence_sum` and `next_sentence_correct`, both <float32>[].
-    """
-    labels = tf.reshape(labels, [-1])
-    if overwrites_logits():
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    else:
-        losses = compared_cross_entropy(logits, labels)
-    correct = _are_correct(logits, labels)
-    return {
-        "next_sentence_sum": tf.reduce_sum(losses * weights),
-        "next_sentence_correct": tf.reduce_sum(correct * weights),
+        f"{name}_sum": tf.reduce_sum(losses * weights),
+        f"{name}_correct": tf.reduce_sum(correct * weights),
     }
 
 
 def model_inputs(
     names: Sequence[str], rows: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """Returns the features that the model reads.
-
-    Args:
-      names: `Objective.inputs`.
-      rows: The features of rows, with `layouts.INPUTS` if there is no padding.
-    """
+    """Returns the rows' features `names`, with `layouts.INPUTS` if any."""
     tokens = [name for name in layouts.INPUTS if name in rows]
     return {name: rows[name] for name in (*names, *tokens)}
 
@@ -216,15 +182,17 @@ class PretrainingObjective(Objective):
     def compute_sums(
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        sums = masked_lm_sums(
+        sums = prediction_sums(
+            "masked_lm",
             outputs["masked_lm_logits"],
             rows["masked_lm_ids"],
             rows["masked_lm_weights"],
         )
         if self._use_next_sentence:
-            sums |= next_sentence_sums(
+            sums |= prediction_sums(
+                "next_sentence",
                 outputs["next_sentence_logits"],
-                rows["next_sentence_labels"],
+                tf.reshape(rows["next_sentence_labels"], [-1]),
                 batches_lib.example_weights(rows),
             )
         return sums

@@ -124,8 +124,7 @@ class MetricsLog:
 def read(path: str) -> list[dict[str, Any]]:
     """Reads the complete lines of a metrics file.
 
-    Raises:
-      UserError: If a line is not a JSON object with a `step`.
+    Raises `UserError` if a line is not a JSON object with a `step`.
     """
     if not tf.io.gfile.exists(path):
         return []

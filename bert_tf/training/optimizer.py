@@ -173,11 +173,8 @@ def guarded_update(rule: UpdateRule, jit: bool = True):
     """Returns a function that clips, unscales and applies a gradient.
 
     The function also skips infinite gradients. Separate operations to clip,
-    unscale and skip would each take a pass over all gradients.
-
-    Args:
-      rule: The constants.
-      jit: Whether XLA fuses the update into one pass over memory.
+    unscale and skip would each take a pass over all gradients. With `jit`, XLA
+    fuses the update into one pass over memory.
     """
 
     # Trace one graph per shape: with reduce_retracing, shapes would be unknown.
@@ -238,11 +235,9 @@ def assign_on_replica(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
 
 
 def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:
-    """Returns the factor that clips gradients to a global norm.
+    """Returns the factor that clips gradients of a global norm, <float32>[].
 
-    Args:
-      norm: <float32>[], the global norm of the gradients.
-      clip_norm: The maximum norm; None clips nothing.
+    With a `clip_norm` of None, the factor is 1.
     """
     if clip_norm is None:
         return tf.ones_like(norm)
@@ -262,11 +257,9 @@ class BertOptimizer(keras.optimizers.Optimizer):
       beta_1 to trust_ratio: See `UpdateRule`.
       exclude_from_decay: Regular expressions; matching variables do not decay.
       global_clipnorm: Maximum global norm of the gradients, or None.
-      name: The optimizer's name.
       **kwargs: As for `keras.optimizers.Optimizer`.
 
     Attributes:
-      rule: The `UpdateRule`.
       trained_variables: The variables that the optimizer was built with.
     """
 

@@ -65,13 +65,8 @@ _FILES = (
 def start_over(config: Any, coordinator: Coordinator) -> None:
     """Removes the files of earlier runs, if --overwrite_output_dir is set.
 
-    Args:
-      config: The flags of a training script.
-      coordinator: The workers; the chief removes files while all others wait.
-
-    Raises:
-      UserError: If the folder has files but no run has registered any file, or
-        if a flag names a path that would be removed.
+    The chief removes files while all other workers wait. Raises `UserError` if
+    no run has registered any of the files, or a flag names a path to remove.
     """
     if not (config.overwrite_output_dir and config.do_train):
         return
@@ -159,7 +154,7 @@ def print_report(
       output_dir: The output directory.
       results: Metrics by split.
       commands: The next commands, with {} for the path of the model.
-      notes: Other texts by title, shown below the scores.
+      notes: Other texts by title.
     """
     texts = {}
     if results:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from bert_tf import keras_backend
 from bert_tf.distribute import devices as device_setup
 from bert_tf.distribute import packed_weights
-from bert_tf.distribute.devices import Devices
 from bert_tf.errors import INTERRUPTED
 from bert_tf.errors import Preempted
 from bert_tf.flags.groups import TrainingDeviceConfig
@@ -65,11 +64,7 @@ class Preemption:
             raise self.stopped()
 
     def stopped(self, step: int | None = None) -> Preempted:
-        """Returns the exception that ends the run.
-
-        Args:
-          step: The step of the checkpoint, if one was written.
-        """
+        """Returns the exception that ends the run, checkpointed at `step`."""
         where = "" if step is None else f" at step {step}"
         saved = "" if step is None else ", with a checkpoint"
         is_ctrl_c = self.cause == _CAUSES[signal.SIGINT]
@@ -93,15 +88,12 @@ class Preemption:
 @contextlib.contextmanager
 def prepare(
     config: TrainingDeviceConfig,
-) -> Iterator[tuple[Devices, Preemption]]:
+) -> Iterator[tuple[device_setup.Devices, Preemption]]:
     """Prepares devices, handles signals and records the log in the block.
 
     The chief locks --output_dir for training, and registers the files that it
-    writes there; other workers write nothing.
-
-    Raises:
-      UserError: If another process trains in --output_dir, if this folder
-        cannot be written, or if TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
+    writes there; other workers write nothing. Raises `UserError` if that folder
+    is in use or not writable, or weights are packed.
     """
     keras_backend.require_tensorflow()
     packed_weights.refuse()

@@ -11,7 +11,6 @@ A run resumes from its last checkpoint:
 """
 
 import dataclasses
-import hashlib
 import os
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -19,7 +18,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.config import BertConfig
@@ -28,6 +26,7 @@ from bert_tf.data.records.manifest import Manifest
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
+from bert_tf.io import files
 from bert_tf.io import run_folder
 from bert_tf.training.checkpoints import Checkpoint
 
@@ -39,8 +38,6 @@ _TRAINING_ONLY = {
     "hidden_dropout_prob",
     "initializer_range",
 }
-# To save time, hash only this number of bytes at each end of a record file.
-_END_BYTES = 1 << 16
 # A message names at most this number of files.
 _MAX_NAMED = 20
 _PHASE_FLAGS = {"input_file", "max_seq_length", "max_predictions_per_seq"}
@@ -86,9 +83,8 @@ def log_devices(
     before: Mapping[str, Any], now: Mapping[str, Any], step: int
 ) -> None:
     """Logs the settings of devices that differ from the checkpoint's."""
-    both = {name: now[name] for name in now if name in before}
-    known = {name: before[name] for name in both}
-    if changes := run_folder.changes(known, both):
+    known = {name: before.get(name, value) for name, value in now.items()}
+    if changes := run_folder.changes(known, now):
         logging.info("Changed at step %d: %s.", step, "; ".join(changes))
 
 
@@ -131,15 +127,10 @@ def check_continuation(
     step: int,
     config: Flags,
 ) -> bool:
-    """Compares a run with its checkpoint and logs the changes.
+    """Compares a run with its checkpoint; returns True for a new phase.
 
-    `before` is empty if another program wrote the checkpoint.
-
-    Returns:
-      True if a new phase of the run begins.
-
-    Raises:
-      UserError: If fixed settings changed; the message names all of them.
+    `before` is empty if another program wrote the checkpoint. Allowed changes
+    are logged. For others, `UserError` names all of them.
     """
     if not before:
         return False
@@ -185,10 +176,8 @@ def check_model(
     """Compares the model of a checkpoint with the model to evaluate.
 
     Weights of a model with another activation or reading direction may have the
-    expected shapes, so only this check finds the difference.
-
-    Raises:
-      UserError: If settings that affect scores differ; the message names them.
+    expected shapes, so only this check finds the difference. `UserError` names
+    the settings that differ and affect scores.
     """
     names = before.get("bert_config", {}).keys() - _TRAINING_ONLY
     changes = _changes(before, now, "bert_config", names)
@@ -224,13 +213,7 @@ def _changes(before, now, part: str, names: Collection[str]) -> list[str]:
 
 def _data_changes(before, now) -> list[str]:
     """Lists how the record files differ from before."""
-    old, new = (
-        {
-            name: f"{file['bytes']:x}{file['sha256_of_both_ends']}"
-            for name, file in each.get("record_files", {}).items()
-        }
-        for each in (before, now)
-    )
+    old, new = before.get("record_files", {}), now["record_files"]
     changes = run_folder.changes(old, new)
     # The order of files also decides which examples a step has, so compare it.
     if not changes and [*old] != [*new]:
@@ -244,19 +227,13 @@ def _data_changes(before, now) -> list[str]:
     return changes
 
 
-def _hash_files(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Maps file names to size and hash; adds numbers to equal names."""
-    found: dict[str, dict[str, Any]] = {}
+def _hash_files(paths: Iterable[str]) -> dict[str, str]:
+    """Maps file names to fingerprints; adds numbers to equal names."""
+    found: dict[str, str] = {}
     for path in paths:
         name, number = os.path.basename(path), 1
         while name in found:
             number += 1
             name = f"{os.path.basename(path)} ({number})"
-        num_bytes = int(tf.io.gfile.stat(path).length)
-        with tf.io.gfile.GFile(path, "rb") as file:
-            ends = file.read(_END_BYTES)
-            file.seek(max(0, num_bytes - _END_BYTES))
-            ends += file.read(_END_BYTES)
-        digest = hashlib.sha256(ends).hexdigest()
-        found[name] = {"bytes": num_bytes, "sha256_of_both_ends": digest}
+        found[name] = files.fingerprint(path)
     return found

@@ -40,11 +40,9 @@ def assign(
 ) -> None:
     """Restores all weights, slots and the step from a checkpoint.
 
-    `tensors` is the result of `read`; error messages name `source`.
-
-    Raises:
-      UserError: If a tensor is missing, unknown or of another shape; no weight
-        changes in this case.
+    `tensors` is the result of `read`; error messages name `source`. If a tensor
+    is missing, unknown or of another shape, `UserError` is raised before any
+    change.
     """
     variables = dict(model_variables)
     _assign(
@@ -63,15 +61,11 @@ def assign_optimizer(
     state: Mapping[str, np.ndarray],
     source: str,
 ) -> None:
-    """Restores slots and step from the optimizer state of a stored model.
+    """Restores slots and step from `StoredModel.optimizer_state` of a model.
 
-    Slots of weights that are not trained here are ignored and logged.
-
-    `state` is `StoredModel.optimizer_state`; messages name `source`.
-
-    Raises:
-      UserError: If the state is empty or does not fit the trained weights; no
-        slot changes in this case.
+    Slots of weights that are not trained here are ignored and logged. If the
+    state is empty or does not fit, `UserError` names `source` before any
+    change.
     """
     slots = _slot_variables(model_variables, optimizer)
     tensors = Tensors.from_arrays(state)

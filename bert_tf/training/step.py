@@ -38,8 +38,6 @@ from bert_tf.modeling import layouts
 from bert_tf.training import losses
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import xla
-from bert_tf.training.losses import Objective
-from bert_tf.training.xla import Compilation
 
 _STEP_METRICS = ("learning_rate", "grad_norm")
 _FIRST_SCALE = 2.0**15
@@ -82,12 +80,8 @@ class LossScale:
     def adapt(self, is_finite: tf.Tensor, apply: tf.Tensor) -> tf.Tensor:
         """Adapts the scale after a step, in replica context.
 
-        Args:
-          is_finite: <bool>[], whether the gradients were finite.
-          apply: <bool>[], false to change nothing.
-
-        Returns:
-          <bool>[], false if gradients are not finite at a scale of 1 or less.
+        All are <bool>[]. If `apply` is false, nothing changes. The result is
+        false if gradients are not finite at a scale of 1 or less.
         """
         scale, old = self.value(), tf.convert_to_tensor(self._good_steps)
         good_steps = tf.where(is_finite, old + 1, 0)
@@ -128,8 +122,6 @@ class TrainingStep:
       all_reduce_dtype: The dtype in which gradients are summed over replicas.
 
     Attributes:
-      model: The model.
-      optimizer: The optimizer.
       plan: How a step is split; `recover` may change it.
       loss_scale: The `LossScale`; None without loss scaling.
       compiled: A description of what XLA compiled; empty before the first step.
@@ -139,11 +131,11 @@ class TrainingStep:
         self,
         strategy: tf.distribute.Strategy,
         model,
-        objective: Objective,
+        objective: losses.Objective,
         optimizer: optimizers.BertOptimizer,
         plan: StepPlan,
         scale_loss: bool = False,
-        compilation: Compilation | None = None,
+        compilation: xla.Compilation | None = None,
         all_reduce_dtype: str = "float32",
     ):
         self._strategy = strategy
@@ -153,7 +145,7 @@ class TrainingStep:
         self.plan = plan
         self._variables = optimizer.trained_variables
         self._num_devices = len(strategy.extended.worker_devices)
-        self._compilation = compilation or Compilation()
+        self._compilation = compilation or xla.Compilation()
         self._compilation.check(self._num_devices)
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
@@ -248,13 +240,11 @@ class TrainingStep:
 
     def _run_steps(self, iterator, num_steps):
         if not self.compiled:
-            traced = self._run.get_concrete_function(
-                iterator, tf.TensorSpec([], tf.int32)
-            )
+            count = tf.TensorSpec([], tf.int32)
+            graph = self._run.get_concrete_function(iterator, count).graph
+            unpad = layouts.TOKEN_INDICES in iterator.element_spec
             self.compiled = self._compilation.describe(
-                traced.graph,
-                self._num_devices,
-                layouts.TOKEN_INDICES in iterator.element_spec,
+                graph, self._num_devices, unpad
             )
             terminal.detail("%s", self.compiled)
         is_finite, *values = self._run(iterator, tf.constant(num_steps))
@@ -342,16 +332,11 @@ class TrainingStep:
         return is_healthy, metrics, sums
 
     def _replica_step(self, rows, is_healthy, metrics):
-        """Runs one step on a replica, inside `strategy.run`.
+        """Runs one step on a replica's rows, [R, ...], inside `strategy.run`.
 
-        Args:
-          rows: Features of the replica's R rows, [R, ...].
-          is_healthy: <bool>[], false if an earlier step ended training; then
-            this step changes nothing and returns its arguments.
-          metrics: The metrics of the previous step.
-
-        Returns:
-          `is_healthy` and `metrics` after the step.
+        If an earlier step ended training, `is_healthy` <bool>[] is false; then
+        this step changes nothing. Returns `is_healthy` and `metrics` after the
+        step.
         """
         count = self._add_up(self._count(rows))
         if self._is_coupled:
@@ -438,6 +423,8 @@ class TrainingStep:
         parts = self.plan.num_micro_batches
         if parts == 1:
             return self._gradients(rows, count, scale)
+        gradients = [tf.zeros(v.shape, v.dtype) for v in self._variables]
+        sums = dict.fromkeys(self.objective.sums, tf.constant(0.0))
 
         def add_part(index, so_far):
             added = self._gradients(self._part(rows, index), count, scale)
@@ -446,14 +433,10 @@ class TrainingStep:
         _, total = tf.while_loop(
             lambda index, _: index < parts,
             add_part,
-            (tf.constant(0), self._zeros()),
+            (tf.constant(0), (gradients, sums)),
             parallel_iterations=1,  # To save memory.
         )
         return total
-
-    def _zeros(self):
-        gradients = [tf.zeros(v.shape, v.dtype) for v in self._variables]
-        return gradients, dict.fromkeys(self.objective.sums, tf.constant(0.0))
 
     def _gradients(self, rows, count, scale):
         """Returns gradients and sums of some rows, in replica context."""
@@ -475,17 +458,11 @@ class TrainingStep:
         )
 
     def _update_weights(self, gradients, sums, count, is_healthy, last):
-        """Clips and applies gradients, in replica context.
+        """Clips and applies a step's gradients, in replica context.
 
-        Args:
-          gradients: The gradients of the whole step.
-          sums: The sums of the whole step.
-          count: The count of the whole step.
-          is_healthy: <bool>[], false to change nothing and return `last`.
-          last: The metrics of the previous step.
-
-        Returns:
-          <bool>[], whether training may continue, and the metrics.
+        If `is_healthy` <bool>[] is false, nothing changes and the metrics are
+        `last`. Returns <bool>[], whether training may continue, and the
+        metrics.
         """
         optimizer = self.optimizer
         metrics = self.objective.normalize(sums, count)

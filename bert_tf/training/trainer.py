@@ -99,11 +99,8 @@ class Trainer(abc.ABC):
 
     All workers train; only the chief logs and writes. There are subclasses for
     pretraining and for the trials of fine-tuning and distillation. Call
-    `restore_or_initialize` first.
-
-    Args:
-      config: The flags.
-      output_dir: The folder for checkpoints, metrics and dumped batches.
+    `restore_or_initialize` first. `output_dir` is for checkpoints, metrics and
+    dumped batches.
     """
 
     identity: Mapping[str, Any]
@@ -270,16 +267,8 @@ class Trainer(abc.ABC):
         config, step = self._config, self.step
         intervals = config.metrics_every, self._flags.save_checkpoints_steps
         pacer = Pacer(end, intervals)
-        if self._bar is None and self.coordinator.is_chief:
-            logging.info(
-                "%s: step %d to %d, of %d examples each; the first takes "
-                "longer, as it is compiled.",
-                config.description.capitalize(),
-                step + 1,
-                config.last_step,
-                config.examples_per_step,
-            )
-        self._open_bar()
+        if self._bar is None:
+            self._open_bar()
         while True:
             # Workers must run equally many steps, or they would hang.
             count, stop = self.coordinator.next_call(
@@ -339,14 +328,23 @@ class Trainer(abc.ABC):
         return 0 < limit <= seconds and not self.checkpoints.is_writing
 
     def _open_bar(self) -> None:
-        if self._bar is not None:
-            return
+        config, step = self._config, self.step
+        is_chief = self.coordinator.is_chief
+        if is_chief:
+            logging.info(
+                "%s: step %d to %d, of %d examples each; the first takes "
+                "longer, as it is compiled.",
+                config.description.capitalize(),
+                step + 1,
+                config.last_step,
+                config.examples_per_step,
+            )
         self._bar = progress.bar(
-            self._config.last_step,
-            self._config.description,
+            config.last_step,
+            config.description,
             "step",
-            initial=self.step,
-            hidden=not (self.coordinator.is_chief and sys.stderr.isatty()),
+            initial=step,
+            hidden=not (is_chief and sys.stderr.isatty()),
         )
         self._line_due = 0.0
 
@@ -412,12 +410,14 @@ class Trainer(abc.ABC):
                 self._log.write_summaries(group, self.step, values)
         self._close_log()
 
-    def write_held_out(self, step: int, results: Mapping[str, float]) -> None:
-        """Writes held-out scores as a line of the metrics file."""
-        self._open_log()
+    def write_line(
+        self, step: int, values: Mapping[str, float], prefix: str = ""
+    ) -> None:
+        """Writes values as a line of the metrics file; see `MetricsLog`."""
+        self._open_log()  # The disk may have space again.
         if self._log is not None:
             with self._attempting():
-                self._log.write(step, results, training_metrics.HELD_OUT)
+                self._log.write(step, values, prefix)
                 self._logged_step = step
 
     def _write_metrics(self, step: int, means: Mapping[str, float]) -> None:
@@ -432,11 +432,7 @@ class Trainer(abc.ABC):
             "examples_per_second": examples,
             "tokens_per_second": examples * self._config.tokens_per_example,
         }
-        self._open_log()  # The disk may have space again.
-        if self._log is not None:
-            with self._attempting():
-                self._log.write(step, values)
-                self._logged_step = step
+        self.write_line(step, values)
 
     def _open_log(self) -> None:
         if self._log is None and self.coordinator.is_chief:

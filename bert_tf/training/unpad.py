@@ -45,15 +45,9 @@ def choose(
 ) -> bool:
     """Returns whether the model computes only tokens, and no padding.
 
-    Args:
-      flag: `--unpad`: "auto", "on" or "off".
-      kind: "CPU", "GPU" or "TPU".
-      is_faster: Returns whether a CPU is faster without padding.
-      stored: The choice stored in the checkpoint, which "auto" keeps.
-      reads_padding: Whether the task reads the outputs of padding.
-
-    Raises:
-      UserError: For "on" if the task reads padding, or on a TPU.
+    `flag` is --unpad, "on", "off" or "auto", which keeps the checkpoint's
+    `stored` choice, or asks `is_faster` on a CPU. "on" raises `UserError` on a
+    TPU, and for a task that `reads_padding` in the outputs.
     """
     if reads_padding and flag == "on":
         raise UserError(

@@ -131,16 +131,8 @@ class Compilation:
         return self.mode == STEP and self._kind != "TPU"
 
     def check(self, num_local_devices: int) -> None:
-        """Checks that the devices of this process can run compiled steps.
-
-        Raises:
-          UserError: If the devices are logical devices of one CPU.
-        """
-        if (
-            self._compiles_step
-            and self._kind == "CPU"
-            and (num_local_devices > 1)
-        ):
+        """Raises `UserError` for steps on logical devices of a CPU."""
+        if self.mode == STEP and self._kind == "CPU" and num_local_devices > 1:
             raise UserError(
                 "XLA treats a CPU as one device, so --xla=on cannot compile "
                 f"the step for {num_local_devices} logical devices. Drop "
@@ -160,12 +152,8 @@ class Compilation:
 
     def includes_collectives(self, num_devices: int) -> bool:
         """Returns whether one program computes a step, with its collectives."""
-        return (
-            self._kind == "GPU"
-            and self.mode == STEP
-            and self._includes_collectives
-            and num_devices > 1
-        )
+        is_on = self.mode == STEP and self._includes_collectives
+        return is_on and self._kind == "GPU" and num_devices > 1
 
     def fall_back(
         self, error: Exception, has_run: bool, num_devices: int
@@ -173,20 +161,12 @@ class Compilation:
         """Compiles the chains alone from now on, if that may avoid an error.
 
         Applies to GPUs only. On all other devices a step compiles, as tests
-        show, or `check` has raised an error.
-
-        Args:
-          error: The error of a step.
-          has_run: Whether a step has succeeded before.
-          num_devices: Devices of this process.
-
-        Returns:
-          True if `mode` is now "chains"; False if this cannot avoid the error.
+        show, or `check` has raised an error. `has_run` is true if a step has
+        succeeded before. Returns True if `mode` is now "chains".
         """
         text = str(error)
-        if self._kind != "GPU" or self.mode != STEP:
-            return False
-        if not isinstance(error, tf.errors.OpError):
+        is_of_gpu = self._kind == "GPU" and self.mode == STEP
+        if not is_of_gpu or not isinstance(error, tf.errors.OpError):
             return False
         # Fall back for messages of the compiler in any step, as later steps may
         # have new shapes. Other errors count before the first success only, and
@@ -211,14 +191,8 @@ class Compilation:
         """
         if self.mode != STEP:
             return function
-
-        def compiled_step(*args):
-            return function(*args)
-
-        program = self._compile(compiled_step)
-        if not self._row_shapes:
-            return program
-        return self._by_length(program)
+        program = self._compile(function, _STEP_NAME)
+        return self._by_length(program) if self._row_shapes else program
 
     def wrap_part(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function of a replica, compiled if `updates_together`.
@@ -228,16 +202,17 @@ class Compilation:
         """
         if not self.updates_together:
             return function
+        return self._compile(function, _PART_NAME)
 
-        def compiled_part(*args):
-            return function(*args)
-
-        return self._compile(compiled_part)
-
-    def _compile(self, function):
+    def _compile(self, function, name):
         if not self._compiles_step:
             return function
-        return tf.function(function, jit_compile=True, autograph=False)
+
+        def program(*args):
+            return function(*args)
+
+        program.__name__ = name
+        return tf.function(program, jit_compile=True, autograph=False)
 
     def _by_length(self, program):
         """Returns a function with a program for each length of rows."""
@@ -271,14 +246,11 @@ class Compilation:
     ) -> str:
         """Describes the compiled parts of the graph of a step.
 
-        Args:
-          graph: The graph.
-          num_devices: Devices of this process; each has its own programs.
-          unpad: Whether padding is left out.
+        Each of this process's `num_devices` has programs of its own.
         """
         names = compiled_functions(graph)
         steps = sum(_STEP_NAME in name for name in names) // num_devices
-        updates = [name for name in names if optimizers.COMPILED_NAME in name]
+        updates = sum(optimizers.COMPILED_NAME in name for name in names)
         if not names and self.mode == STEP and not self._compiles_step:
             return f"XLA ({self._settings}): the whole step, by the device."
         parts = []
@@ -292,7 +264,7 @@ class Compilation:
                 f"the whole step of a device ({number}), collectives "
                 f"{'' if self.updates_together else 'and clipping '}outside"
             )
-        elif len(names) > len(updates):
+        elif len(names) > updates:
             parts.append("the chains between the matrix products")
         if updates:
             parts.append("the updates of the weights")

@@ -546,7 +546,8 @@ class FitMaskedLMTest(MaskedLMTestCase):
                 model.preprocessor(_TEXTS), None
             )
             weights = np.float32(labels != -1)
-            sums = losses.masked_lm_sums(
+            sums = losses.prediction_sums(
+                "masked_lm",
                 model(features)["masked_lm_logits"],
                 tf.maximum(labels, 0),
                 tf.constant(weights),

@@ -140,13 +140,8 @@ class CheckpointStoreTest(files_case.FolderCase):
 
     def test_continues_if_old_ones_cannot_be_removed(self):
         self._save(3, 20)
-        with mock.patch.object(
-            tf.io.gfile,
-            "remove",
-            side_effect=tf.errors.PermissionDeniedError(
-                None, None, "not yours"
-            ),
-        ):
+        error = PermissionError("not yours")
+        with mock.patch.object(os, "remove", side_effect=error):
             with self.assertLogs(level="WARNING") as logs:
                 self._save(100)
         self.assertIn("could not be removed (not yours)", logs.output[0])

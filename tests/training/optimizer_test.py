@@ -310,7 +310,7 @@ class LossesTest(tf.test.TestCase, parameterized.TestCase):
             tf.GradientTape() as tape,
         ):
             tape.watch(logits)
-            sums = losses.masked_lm_sums(logits, labels, weights)
+            sums = losses.prediction_sums("masked_lm", logits, labels, weights)
         powers = np.exp(np.float64(logits))
         expected = powers / powers.sum(-1, keepdims=True) - np.eye(11)[labels]
         self.assertAllClose(
