@@ -189,7 +189,8 @@ def _cut(
     """Yields the contents of a file in pieces that end after a separator."""
     rest = bytearray()
     searched = start = 0
-    for block in compression.read_blocks(file.path, on_bytes):
+    on_block = on_bytes and (lambda block: on_bytes(len(block)))
+    for block in compression.read_blocks(file.path, on_block):
         rest += block
         while len(rest) >= _CHUNK_BYTES:
             end = _find_end(rest, _SEPARATORS[file.format], searched)

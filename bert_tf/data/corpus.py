@@ -194,7 +194,8 @@ def _read_lines(
 ) -> Iterator[str]:
     """Yields the decoded lines of one file, with their line ends."""
     offset = 0
-    with compression.open_decompressed(path, on_bytes) as file:
+    on_block = on_bytes and (lambda block: on_bytes(len(block)))
+    with compression.open_decompressed(path, on_block) as file:
         for line in file:
             try:
                 yield line.decode("utf-8", "replace" if replace else "strict")

@@ -59,33 +59,37 @@ def ending(path: str) -> str:
 
 
 def read_blocks(
-    path: str, on_bytes: Callable[[int], object] | None = None
+    path: str, on_block: Callable[[bytes], object] | None = None
 ) -> Iterator[bytes]:
     """Yields the decompressed contents of a file, block by block.
 
     Args:
       path: A local or remote file. The ending of its name selects the format;
         files with other endings must not be compressed.
-      on_bytes: Called with the size of each block of the file, still
-        compressed, after the block's contents were yielded.
+      on_block: Called with each block of the file, still compressed, after the
+        block's contents were yielded.
 
     Raises:
       UserError: If the file cannot be read, is damaged or is truncated.
     """
-    blocks = _stored_blocks(path, on_bytes)
+    blocks = _stored_blocks(path, on_block)
     return _decompress(path, blocks) if ending(path) else blocks
 
 
 def open_decompressed(
-    path: str, on_bytes: Callable[[int], object] | None = None
+    path: str, on_block: Callable[[bytes], object] | None = None
 ) -> BinaryIO:
     """Returns a binary file with the contents that `read_blocks` yields."""
-    blocks = _Blocks(read_blocks(path, on_bytes))
+    blocks = _Blocks(read_blocks(path, on_block))
     return io.BufferedReader(blocks, _BLOCK_BYTES)
 
 
 def stored_size(path: str) -> int:
-    """Returns a file's stored size; raises `UserError` if it cannot be read."""
+    """Returns the size of a local or remote file, before decompression.
+
+    Raises:
+      UserError: If the file cannot be read.
+    """
     with _errors_of(path):
         return files.size(path)
 
@@ -99,15 +103,15 @@ def _errors_of(path: str) -> Iterator[None]:
 
 
 def _stored_blocks(
-    path: str, on_bytes: Callable[[int], object] | None
+    path: str, on_block: Callable[[bytes], object] | None
 ) -> Iterator[bytes]:
     with _errors_of(path), files.open_binary(path) as file:
         while block := file.read(_BLOCK_BYTES):
             if not ending(path) and block[:3] in _NO_TEXTS:
                 raise UserError(f"{path} is {_NO_TEXTS[block[:3]]}.")
             yield block
-            if on_bytes:
-                on_bytes(len(block))
+            if on_block:
+                on_block(block)
 
 
 def _decompress(path: str, blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,5 +1,8 @@
 """Reads text and JSON files from users: UTF-8, CRLF, byte order mark, .gz."""
 
+import contextlib
+import contextvars
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -16,6 +19,24 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _CHARACTERS_SHOWN = 20
 
 _KINDS = {str: "a string", int: "a whole number", list: "a list"}
+_hashes: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar(
+    "hashes", default=None
+)
+
+
+@contextlib.contextmanager
+def collect_hashes() -> Iterator[dict[str, str]]:
+    """Collects the SHA-256 of files that the block reads to their ends.
+
+    Yields:
+      A dict from path to hash, in hexadecimal, for which no file is read again.
+    """
+    hashes: dict[str, str] = {}
+    token = _hashes.set(hashes)
+    try:
+        yield hashes
+    finally:
+        _hashes.reset(token)
 
 
 def read_lines(path: str) -> Iterator[tuple[int, str]]:
@@ -29,12 +50,17 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
         lines end with \r alone.
     """
     files.require_file(path, "The path")
-    with compression.open_decompressed(path) as file:
+    hashes = _hashes.get()
+    digest = hashlib.sha256()
+    on_block = None if hashes is None else digest.update
+    with compression.open_decompressed(path, on_block) as file:
         for number, contents in enumerate(file, start=1):
             if number == 1:
                 contents = contents.removeprefix(_BYTE_ORDER_MARK)
                 _check_first(contents, path)
             yield number, _decode(contents, path, number)
+        if hashes is not None:
+            hashes[path] = digest.hexdigest()
 
 
 def _check_first(contents: bytes, path: str) -> None:
@@ -62,9 +88,10 @@ def _decode(contents: bytes, path: str, number: int) -> str:
 
 
 def read_json(path: str) -> Any:
-    """Returns the contents of a UTF-8 JSON file, compressed or not.
+    """Returns the parsed contents of a UTF-8 JSON file, compressed or not.
 
-    Raises `UserError` if the file does not exist, or is not valid JSON.
+    Raises:
+      UserError: If the file does not exist, is damaged, or is not valid JSON.
     """
     text = "\n".join(line for _, line in read_lines(path))
     values = parse_json(text, path)
@@ -75,7 +102,8 @@ def read_json(path: str) -> Any:
 def parse_json(text: str, path: str, line: int = 1, advice: str = "") -> Any:
     """Returns the value of the JSON that begins in a line of a file.
 
-    Raises `UserError` for invalid JSON; the message ends with `advice`.
+    Raises:
+      UserError: If the JSON is not valid; the message ends with `advice`.
     """
     try:
         return json.loads(text)
@@ -111,9 +139,10 @@ def check_characters(text: str, values: Any, where: str) -> None:
 
 
 def require_value(entry: Any, key: str, kind: type, where: str) -> Any:
-    """Returns `entry[key]`, a str, int or list.
+    """Returns `entry[key]`, a str, int or list; errors begin with `where`.
 
-    Raises `UserError` for another value; its message begins with `where`.
+    Raises:
+      UserError: If `entry` is not an object or has no such value.
     """
     if not isinstance(entry, dict):
         received = type(entry).__name__

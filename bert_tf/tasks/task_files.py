@@ -20,6 +20,7 @@ from absl import logging
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.io import tables
+from bert_tf.io import text_files
 
 # Kinds of splits. MNLI has two splits of kind dev: dev_matched, dev_mismatched.
 TRAIN, DEV, TEST = "train", "dev", "test"
@@ -196,10 +197,11 @@ class TaskFiles(abc.ABC):
             if split in data:
                 continue
             path = self.files[split]
-            with _no_collection():
+            with text_files.collect_hashes() as hashes, _no_collection():
                 examples = self.read(split)
-            digest = files.sha256(path) if files.is_file(path) else None
-            data[split] = Data(examples, digest)
+            if path not in hashes and files.is_file(path):
+                hashes[path] = files.sha256(path)
+            data[split] = Data(examples, hashes.get(path))
         return dataclasses.replace(self, data=data)
 
     def arguments(self) -> dict[str, Any]:

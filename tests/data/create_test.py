@@ -148,7 +148,9 @@ class InterruptedRunTest(record_case.RecordCase):
     def _interrupt(self, config):
         """Interrupts a run before it tidies up, as a kill would."""
         with mock.patch.object(
-            pretraining_data, "write_report", side_effect=KeyboardInterrupt
+            pretraining_data.reports,
+            "write_report",
+            side_effect=KeyboardInterrupt,
         ):
             with self.assertRaises(KeyboardInterrupt):
                 pretraining_data.create(config)
