@@ -75,6 +75,7 @@ docs:
 docs-pictures: setup-test docs
 	$(PYTHON_RUN) -m tools.docs_figures
 	$(PYTHON_RUN) -m tools.docs_plots
+	$(PYTHON_RUN) benchmarks/small_pretraining.py --rows=curves --report --picture=docs/images/pretraining_curves.png
 	$(PYTHON_RUN) -m tools.docs_pictures
 
 # Pages to execute; all by default.

@@ -5,7 +5,8 @@
 - Titles of modules, classes and functions are no clauses: "What it reads.".
 - Comments are no fragments: "# Those of all parts.", "# Perhaps.".
 - Names of tests have at least three words after `test_`.
-- Sentences of comments, docstrings and pages have at most 35 words.
+- Sentences have at most 35 words. A colon ends a sentence of comments and
+  docstrings, but not of pages.
 - Pages have no phrase of _PHRASES.
 - A module has one name wherever it is imported.
 """
@@ -21,10 +22,9 @@ import textwrap
 import tokenize
 from collections.abc import Iterator
 
-from tools import docs_blocks
-
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _FOLDERS = ("bert_tf", "run", "export", "benchmarks", "tools", "tests")
+_PAGES = ("*.md", "docs/**/*.md", "export/**/*.md", ".github/*.md")
 _MOST_WORDS = 35
 _TITLED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _BAD_TITLE = re.compile(r"(What|Whether|Which|Of|By)\b")
@@ -38,10 +38,8 @@ _PHRASES = re.compile(
     r"nobody|the likes? of|so many|for want of|good for nothing)\b"
 )
 _LIST_ITEM = re.compile(r"\s*([-*|]|\d+\.|\*{0,2}[\w.,\[\]`' ]{1,40}:)\s")
-# "e.g. This" and "J. Devlin" end no sentence; a colon before a list does.
-_SENTENCE_END = re.compile(
-    r"(?<![ (.][A-Z])(?<!e\.g|i\.e)[.!?:][)\"'*`]*(?:\s+|$)"
-)
+# "e.g. This" and "J. Devlin" end no sentence.
+_SENTENCE_END = r"(?<![ (.][A-Z])(?<!e\.g|i\.e)[%s][)\"'*`]*(?:\s+|$)"
 
 Finding = tuple[int, str]
 
@@ -109,10 +107,12 @@ def paragraphs(text: str) -> Iterator[Finding]:
             lines.append(line.strip())
 
 
-def long_sentences(text: str, first_line: int = 1) -> Iterator[Finding]:
+def long_sentences(
+    text: str, first_line: int = 1, ends: str = ".!?:"
+) -> Iterator[Finding]:
     """Yields sentences of more than _MOST_WORDS words."""
     for line, paragraph in paragraphs(text):
-        for sentence in _SENTENCE_END.split(paragraph):
+        for sentence in re.split(_SENTENCE_END % ends, paragraph):
             if len(sentence.split()) > _MOST_WORDS:
                 yield first_line + line - 1, sentence
 
@@ -144,7 +144,8 @@ def bad_page(text: str) -> Iterator[Finding]:
     for number, line in enumerate(text.splitlines(), 1):
         for match in _PHRASES.finditer(line):
             yield number, match[0]
-    yield from long_sentences(re.sub(r"\]\([^)]*\)", "]", text))
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    yield from long_sentences(text, ends=".!?")
 
 
 def aliases(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
@@ -189,8 +190,7 @@ def main() -> int:
         for folder in _FOLDERS
         for path in sorted(pathlib.Path(folder).rglob("*.py"))
     ]
-    pages = sorted(pathlib.Path("docs").rglob("*.md"))
-    pages += map(pathlib.Path, docs_blocks.OUTSIDE)
+    pages = [y for x in _PAGES for y in sorted(pathlib.Path().glob(x))]
     found = [
         (f"{path}:{line}", text)
         for path in programs

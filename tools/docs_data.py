@@ -108,11 +108,8 @@ def write(folder: str) -> None:
     classifier = bert_tf.load_model(
         os.path.join(folder, _MINILM), "classification", labels=_TOPICS
     )
-    classifier.preprocessor.task_values["columns"] = {
-        "text": "text",
-        "text_pair": None,
-        "labels": ["topic"],
-    }
+    columns = {"text": "text", "text_pair": None, "labels": ["topic"]}
+    classifier.preprocessor.task_values["columns"] = columns
     bert_tf.save_model(classifier, os.path.join(folder, CLASSIFIER))
     for split, count in (("train", 40), ("dev", 8), ("test", 8)):
         source = "dev" if split == "test" else split

@@ -37,10 +37,7 @@ _PAGES = (
     ("reference/api/classes.html", True),
 )
 # Width of a page in pixels, columns of the picture, and the scale in it.
-_SITE = {
-    "site_desktop.jpg": (1280, 3, 0.4),
-    "site_phone.jpg": (390, 6, 0.5),
-}
+_SITE = {"site_desktop.jpg": (1280, 3, 0.4), "site_phone.jpg": (390, 6, 0.5)}
 _HEIGHT = 900
 
 
@@ -114,8 +111,7 @@ def take_site(window, path, address, width, columns, scale):
         part = Image.open(io.BytesIO(window.picture(width, _HEIGHT)))
         row, column = divmod(number, columns)
         picture.paste(
-            part.convert("RGB").resize(size),
-            (column * size[0], row * size[1]),
+            part.convert("RGB").resize(size), (column * size[0], row * size[1])
         )
     picture.save(path, quality=50)
 

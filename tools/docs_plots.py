@@ -1,9 +1,9 @@
-"""Draws the plots of docs/results.md and the README from measurements.
+"""Draws the plots of docs/results.md, docs/experiments.md and the README.
 
     python -m tools.docs_plots
 
-Scores and curves come from the JSON files of benchmarks/results. Times come
-from the tables of docs/results.md, which name their commands.
+Scores, cells and curves come from the JSON files of benchmarks/results. Times
+come from the tables of docs/results.md, which name their commands.
 """
 
 import json
@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.ticker import ScalarFormatter
 
+from bert_tf import reports
+from bert_tf.experiments import report
 from tools import check_claims
 from tools import docs_figures
 
@@ -174,7 +176,7 @@ def draw_abuse() -> None:
     seconds, most_bytes, p99 = np.array(report["curve"]).T
     memory.plot(seconds / 60, most_bytes / 2**20, color=_BLUE)
     times.plot(seconds / 60, 1000 * p99, color=_BLUE)
-    memory.set_ylabel("memory of the server, MB")
+    memory.set_ylabel("memory of the server, MiB")
     times.set_ylabel("honest clients, 99th percentile, ms")
     for axes in (memory, times):
         axes.set_xlabel("minutes of attacks")
@@ -182,6 +184,19 @@ def draw_abuse() -> None:
         axes.set_ylim(0)
         _open(axes)
     docs_figures.save(figure, "abuse")
+
+
+def draw_experiments() -> None:
+    """Draws the tables of the paper's experiments."""
+    # A table of a later folder replaces the table of an earlier one.
+    folders = {"small_before": "", "small": "", "minilm": "_minilm"}
+    for folder, end in folders.items():
+        path = _RESULTS / "experiments" / folder
+        paths = path.glob("tables/*.json")
+        planned = [json.loads(x.read_text("utf-8")) for x in paths]
+        for table in report.build(planned, str(path))["tables"]:
+            name = f"experiments_{table['name']}{end}.png"
+            reports.write(str(docs_figures.FOLDER / name), report.draw(table))
 
 
 def _open(axes) -> None:
@@ -195,3 +210,4 @@ if __name__ == "__main__":
     draw_ratios()
     draw_curve()
     draw_abuse()
+    draw_experiments()

@@ -28,10 +28,7 @@ _VALUES = {bool: "", int: "=INTEGER", float: "=NUMBER", str: "=TEXT"}
 
 # The public names by subject; every name of `bert_tf.__all__` has one.
 _SUBJECTS = {
-    "models": (
-        "Load and save",
-        ("load_model", "save_model", "load_tokenizer"),
-    ),
+    "models": ("Load and save", ("load_model", "save_model", "load_tokenizer")),
     "classes": (
         "Models",
         (

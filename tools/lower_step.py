@@ -29,9 +29,5 @@ def lower(step, iterator):
             # StableHLO for GPUs has no copy: reshape to the same shape.
             if instruction.opcode == "copy":
                 instruction.opcode = "reshape"
-    return (
-        module.SerializeToString(),
-        values,
-        variables,
-        concrete.captured_inputs,
-    )
+    lowered = module.SerializeToString()
+    return lowered, values, variables, concrete.captured_inputs

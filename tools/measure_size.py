@@ -45,13 +45,11 @@ def measure() -> dict[str, dict[str, int]]:
         for path in _paths(ROOT / top, ".py"):
             source = path.read_text(encoding="utf-8")
             size = collections.Counter(
-                files=1,
-                lines=source.count("\n"),
-                tokens=count_tokens(source),
+                files=1, lines=source.count("\n"), tokens=count_tokens(source)
             )
             sizes[top] += size
             if top == "bert_tf":
-                sizes[_room(path.relative_to(ROOT))] += size
+                sizes[_folder(path.relative_to(ROOT))] += size
     for path in _paths(ROOT / "docs", ".md"):
         words = len(path.read_text(encoding="utf-8").split())
         sizes["docs"] += collections.Counter(words=words)
@@ -133,7 +131,7 @@ def _paths(folder: pathlib.Path, suffix: str) -> list[pathlib.Path]:
     return sorted(path for path in folder.rglob(f"*{suffix}") if path.is_file())
 
 
-def _room(path: pathlib.Path) -> str:
+def _folder(path: pathlib.Path) -> str:
     """Returns a module's package: bert_tf/io for bert_tf/io/files.py."""
     parts = path.parts
     return "/".join(parts[:2]) if len(parts) > 2 else "bert_tf/*.py"

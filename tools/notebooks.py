@@ -107,9 +107,7 @@ def execute(name: str) -> nbformat.NotebookNode:
     return notebook
 
 
-def _clean(
-    outputs: list[nbformat.NotebookNode],
-) -> list[nbformat.NotebookNode]:
+def _clean(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
     """Joins printed outputs into one, without times and logs."""
     kept: list[nbformat.NotebookNode] = []
     for output in outputs:

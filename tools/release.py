@@ -27,6 +27,7 @@ _PLACES = {
     "CITATION.cff": r"(?m)(^version: ).+$",
     "MODULE.bazel": r'(?m)(^    name = "bert_tf",\n    version = ")[^"]+',
     "docs/installing.md": r"(dist/bert_tf-)\d[^-]*",
+    ".github/ISSUE_TEMPLATE/bug.yml": r"(?m)(^        bert_tf )[^,]+",
 }
 
 

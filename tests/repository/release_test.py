@@ -16,7 +16,7 @@ class ReleaseTest(tf.test.TestCase):
         super().setUp()
         self.root = pathlib.Path(self.create_tempdir().full_path)
         for name in release._PLACES:
-            (self.root / name).parent.mkdir(exist_ok=True)
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(repository.ROOT / name, self.root / name)
         self.changelog = self.root / "CHANGELOG.md"
 
@@ -27,13 +27,14 @@ class ReleaseTest(tf.test.TestCase):
             self.changelog.read_text(),
             "# C\n\n## [Unreleased]\n\n## [9.8.7] - 2030-01-02\n\n- A.\n",
         )
-        init, citation, bazel, page, _ = (
+        init, citation, bazel, page, bug, _ = (
             (self.root / x).read_text() for x in names
         )
         self.assertIn('\n__version__ = "9.8.7"', init)
         self.assertEqual(yaml.safe_load(citation)["version"], "9.8.7")
         self.assertIn('\n    version = "9.8.7",\n', bazel)
         self.assertIn("dist/bert_tf-9.8.7-py3-none-any.whl", page)
+        self.assertIn("        bert_tf 9.8.7, Python", bug)
         # A second call must change nothing.
         before = self.changelog.read_text()
         release.prepare(self.root, "9.8.7", "2031-01-02")
