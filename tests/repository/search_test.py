@@ -10,70 +10,50 @@ import tensorflow as tf
 from tests.support import environments
 from tests.support import repository
 
-# Each query's page must be among the first two results. A section after "#"
-# must be among the first four sections of its page.
+# Each query's page must be among the first two results. A section, of which the
+# start is given after "#", must be among the first four of its page.
 _BEGINNERS = {
-    "install": "installing",
-    "choose model": "choosing",
-    "classify texts csv": "guides/classify",
-    "learning rate": "finetuning#learning-rate-batch-size-epochs",
+    "how do I install it": "installing",
+    "which model should I choose": "choosing",
+    "how do I classify texts from a csv file": "guides/classify",
+    "why does my loss stay at 7": "faq#why-does-my-loss",
     "epochs": "finetuning#learning-rate-batch-size-epochs",
     "batch size": "finetuning#learning-rate-batch-size-epochs",
     "overfitting": "glossary",
-    "token": "faq#what-is-a-token-and-what-do-cls-sep-mask-and--mean",
-    "out of memory": "faq#out-of-memory-does-it-fit-and-what-if-not",
-    "training time without GPU": (
-        "faq#how-long-does-training-take-and-do-i-need-a-gpu"
-    ),
-    "F1": (
-        "faq#my-classes-are-imbalanced-why-is-accuracy-high-and-f1-low-or-zero"
-    ),
-    "predict new texts": "guides/predict",
+    "what is a token": "faq#what-is-a-token",
+    "why am I out of memory": "faq#out-of-memory",
+    "how long does training take without a GPU": "faq#how-long-does",
+    "why is F1 zero": "faq#my-classes-are-imbalanced",
+    "how do I predict new texts": "guides/predict",
     "browser page try model": "guides/serve",
-    "how much data labels": "faq#how-much-data-do-i-need",
-    "extract names text": "guides/tag",
-    "answer questions document": "guides/answer_questions",
-    "model phone android": (
-        "faq#how-do-i-get-a-tflite-file-that-runs-on-a-phone-android-or-iphone"
-    ),
-    "what is fine-tuning": (
-        "faq#what-is-a-masked-language-model-and-what-is-fine-tuning"
-    ),
-    "texts longer than 512 tokens": "concepts/windows",
-    "German language model": (
-        "faq#cased-or-uncased-which-model-and-what-is-the-difference"
-    ),
+    "how much data do I need": "faq#how-much-data",
+    "how do I extract names from a text": "guides/tag",
+    "how do I answer questions about a document": "guides/answer_questions",
+    "how do I run a model on my phone": "faq#how-do-i-get-a-tflite-file",
+    "what is fine-tuning": "faq#what-is-a-masked-language-model",
+    "what if texts are longer than 512 tokens": "concepts/windows",
+    "German language model": "faq#cased-or-uncased",
 }
 _EXPERTS = {
     "convert transformers checkpoint": "guides/convert",
     "gradient accumulation": "glossary",
-    "warm-up schedule": (
-        "faq#how-do-i-use-early-stopping-or-a-learning-rate-schedule-of-my-own"
-    ),
+    "warm-up schedule": "faq#how-do-i-use-early-stopping",
     "mixed precision bfloat16": "scaling",
-    "whole word masking": (
-        "faq#can-i-change-the-masking-whole-words-new-masks-in-each-epoch-"
-        "another-rate"
-    ),
+    "whole word masking": "faq#can-i-change-the-masking",
     "LAMB large batch": "scaling",
     "continue pretraining domain": "guides/continue_pretraining",
     "add tokens vocabulary": "guides/extend_vocabulary",
     "distillation soft targets": "guides/distill",
     "kubernetes autoscaling": "export/deploy/index",
     "gRPC client": "serving#a-grpc-client",
-    "int8 quantization accuracy loss": (
-        "on_device#measure-the-loss-of-accuracy"
-    ),
+    "int8 quantization accuracy loss": "on_device#measure-the-loss-of-accuracy",
     "multi worker slurm": "scaling#slurm",
-    "resume preemption": (
-        "faq#a-run-crashed-or-was-killed-how-do-i-resume-it-and-how-do-i-start-"
-        "from-another-model"
-    ),
+    "resume preemption": "faq#a-run-crashed",
     "calibration temperature": "guides/confidence",
     "deterministic GPU": "scaling#deterministic-training",
     "sentence embeddings pooling": "guides/search#pooling",
     "custom task": "adding_a_task",
-    "ONNX export": "faq#can-i-export-to-onnx-or-openvino",
+    "ONNX export": "faq#can-i-export-to-onnx",
     "API keys TLS": "security#api-keys",
 }
 _MAX_PAGES = 2
@@ -134,10 +114,8 @@ class SearchTest(tf.test.TestCase):
                 for page in pages[:_MAX_PAGES]
                 for location in page[:_MAX_SECTIONS]
             ]
-            if "#" not in answer:
-                sections = [x.split("#")[0] for x in sections]
             with self.subTest(query):
-                self.assertIn(answer, sections)
+                self.assertTrue(any(x.startswith(answer) for x in sections))
 
 
 if __name__ == "__main__":
