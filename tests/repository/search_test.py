@@ -115,7 +115,9 @@ class SearchTest(tf.test.TestCase):
                 for location in page[:_MAX_SECTIONS]
             ]
             with self.subTest(query):
-                self.assertTrue(any(x.startswith(answer) for x in sections))
+                self.assertTrue(
+                    any(x.startswith(answer) for x in sections), sections
+                )
 
 
 if __name__ == "__main__":

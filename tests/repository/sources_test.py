@@ -163,14 +163,14 @@ class ProseTest(tf.test.TestCase):
         )
 
     def test_pages_have_phrases_and_sentences_outside_of_code(self):
-        words = " ".join(["word"] * 20)
+        words = 20 * "word "
         page = (
             "One.\n\n```bash\n# that of\n```\n\nThe score and that of ours.\n"
-            f"\n{words}: {words}\n"
+            f"\n{words}one: {words}two\n"
         )
         self.assertEqual(
             list(check_prose.bad_page(page)),
-            [(7, "that of"), (9, f"{words}: {words}")],
+            [(7, "that of"), (9, f"{words}one: {words}two")],
         )
 
     def test_a_module_has_one_name_where_none_else_takes_it(self):
