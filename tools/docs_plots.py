@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.ticker import ScalarFormatter
+from PIL import Image
 
 from bert_tf import reports
 from bert_tf.experiments import report
@@ -195,8 +196,10 @@ def draw_experiments() -> None:
         paths = path.glob("tables/*.json")
         planned = [json.loads(x.read_text("utf-8")) for x in paths]
         for table in report.build(planned, str(path))["tables"]:
-            name = f"experiments_{table['name']}{end}.png"
-            reports.write(str(docs_figures.FOLDER / name), report.draw(table))
+            name = docs_figures.FOLDER / f"experiments_{table['name']}{end}.png"
+            reports.write(str(name), report.draw(table))
+            # A palette makes files small.
+            Image.open(name).quantize(64).save(name)
 
 
 def _open(axes) -> None:
