@@ -241,7 +241,8 @@ def fit_few_shot(
             "fit(x, y, batch_size, epochs, verbose, callbacks, few_shot=True, "
             "calibrate) trains classifiers of bert_tf.load_model with one "
             "label for each text, which they read without windows. Received: "
-            f"{', '.join(wrong)}, for {model.name}."
+            f"{', '.join(wrong)}, for {model.name}; score held-out texts by "
+            "evaluate(), or use run/finetune_classifier.py --few_shot."
         )
     length = task.max_seq_length
     values = preprocessor.embedding_values | {"max_seq_length": length}

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 from sklearn import linear_model
 from sklearn import model_selection
 from sklearn.metrics import pairwise
@@ -36,6 +37,7 @@ from bert_tf.finetuning.evaluate import SplitReader
 from bert_tf.finetuning.experiment import ObjectiveSource
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.modeling import bert as bert_model
+from bert_tf.tasks import confidence
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification.task import ClassificationTask
@@ -185,9 +187,13 @@ class FewLabels(ObjectiveSource):
             return task
         examples, _ = self._reader.read(TRAIN)
         outputs = {"logits": tf.constant(self._logits)}
-        return task.select_threshold(
+        tuned = task.select_threshold(
             examples, lambda task: task.decode(outputs)["probabilities"]
         )
+        values = tuned.to_json()
+        chosen = {x: values[x] for x in confidence.FIELDS if x in values}
+        logging.info("Held-out training texts gave task.json %s.", chosen)
+        return tuned
 
 
 def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:

@@ -181,6 +181,12 @@ def no_file(path: str, flag: str) -> UserError:
 
 def no_match(pattern: str, flag: str) -> UserError:
     """Returns the error for a glob that matches no file."""
+    if os.path.isdir(pattern):
+        everything = os.path.join(pattern, "*")
+        return UserError(
+            f"{flag} takes files. Received: the folder {pattern!r}; for all "
+            f"files in it, give {everything!r}."
+        )
     if pattern and not glob.has_magic(pattern):
         return no_file(pattern, flag)
     return UserError(

@@ -91,7 +91,7 @@ def fit_thresholds(
         precision, recall = (x[:-1] for x in rates)
         f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
         best = int(np.argmax(f1))
-        thresholds.append(float(cuts[max(best - 1, 0)] + cuts[best]) / 2)
+        thresholds.append(_below(cuts[best], cuts[:best][-1:]))
     return tuple(thresholds)
 
 
@@ -129,7 +129,16 @@ def fit_rejection(
             reached[last],
             100 * (last + 1) / len(ranked),
         )
-    return float(ranked[last : last + 2].mean())
+    return _below(ranked[last], ranked[last + 1 : last + 2])
+
+
+def _below(accepted: float, rejected: np.ndarray) -> float:
+    """Returns a threshold between the last accepted and the next probability.
+
+    Without a next probability, the threshold is 1% lower than the accepted one:
+    at the same value, rounding in another format would reject that text.
+    """
+    return float((accepted + np.append(rejected, 0.98 * accepted)[0]) / 2)
 
 
 def calibration_error(confidences: np.ndarray, is_right: np.ndarray) -> float:

@@ -52,8 +52,8 @@ def choose(
         text, or if all texts are the same.
     """
     options.require(
-        0 < fraction < 1,
-        f"{flag} must be above 0 and below 1. Received: {fraction}.",
+        isinstance(fraction, float | int) and 0 < fraction < 1,
+        f"{flag} must be above 0 and below 1. Received: {fraction!r}.",
     )
     texts = [json.dumps(key.text, ensure_ascii=False) for key in keys]
     labels_of: dict[str, set[str]] = defaultdict(set)

@@ -114,7 +114,8 @@ def not_fine_tuned(flag: str, model_dir: str, key: str) -> UserError:
     return UserError(
         f"{flag} must name a model that was fine-tuned for one of "
         f"{', '.join(_FILES)}. Received: {model_dir}, a model of kind={key!r}; "
-        "fine-tune it first."
+        "fine-tune it first. run/predict.py embeds texts with any model, if "
+        "--output_file ends with .npy or .parquet."
     )
 
 

@@ -208,6 +208,7 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
             r"--records matches no file. Received: 'b\*' .*\); make them.",
         ),
         ({"records": "mod*"}, "--records matches no file"),
+        ({"records": "empty"}, "folder 'empty'; for all files.*'empty/\\*'"),
         ({"records": "texts/aa.txt"}, "'texts/aa.txt'; did you mean 'a.txt'.$"),
         ({"records": ","}, "--records matches no file. Received: ''"),
         ({"folder": "a.csv"}, "--folder: no such directory: 'a.csv'"),

@@ -149,11 +149,13 @@ class ClassificationFiles(TaskFiles):
                 "--reject_label is for texts that no label fits, so it cannot "
                 f"be a label. Received: {label!r}; choose another.",
             )
+        wanted = "--calibrate is for labels"
+        if self.problem_type == "multi_label" or not calibrates:
+            wanted = "--reject_below and --reject_precision take single labels"
         options.require(
             fits,
-            "--calibrate is for labels, --reject_below and --reject_precision "
-            "for one label of each text. Received: "
-            f"--problem_type={self.problem_type}; drop them.",
+            f"{wanted}. Received: --problem_type={self.problem_type}; drop "
+            "what cannot be used.",
         )
         return dataclasses.replace(
             self,
