@@ -126,10 +126,12 @@ def compile_arguments(
 ) -> dict[str, Any]:
     """Returns the arguments of `compile` for a run of `num_steps` steps.
 
-    Uses the defaults of run/finetune_classifier.py. If `num_steps` is None, the
-    learning rate is constant. `task` is None for masked language models.
+    Uses the defaults of run/finetune_classifier.py, for pairs those of
+    run/finetune_embeddings.py. If `num_steps` is None, the learning rate is
+    constant. `task` is None for masked language models.
     """
     optimizer = build_optimizer(
+        "adamw" if isinstance(task, PairsTask) else "bert_adam",
         learning_rate=_LEARNING_RATE,
         num_train_steps=num_steps,
         num_warmup_steps=int((num_steps or 0) * _WARMUP_PROPORTION),

@@ -17,6 +17,7 @@ and keeps the loss. Rerun the same command to resume from the last checkpoint.
 import dataclasses
 from typing import ClassVar
 
+from bert_tf.flags import groups
 from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 
@@ -34,6 +35,13 @@ class EmbeddingsConfig(FinetuneConfig):
     test_file: str | None = options.data_file("Test set.", affects="nothing")
     max_seq_length: int | None = options.data(
         "Maximum sequence length, in tokens (default: the model's).", at_least=3
+    )
+
+    optimizer: str = options.training(
+        "Optimizer. bert_adam, the original's, has no bias correction, so its "
+        "first few hundred steps are several times larger.",
+        "adamw",
+        choices=groups.OPTIMIZERS,
     )
 
     def check(self) -> None:
