@@ -411,7 +411,7 @@ def write_confusion_matrix(
         axes.set(xticks=ticks, yticks=ticks)
         axes.set(xticklabels=ticks, yticklabels=ticks)
         size = 10.0
-    axes.set(xlabel="predicted label", ylabel="right label")
+    axes.set(xlabel="predicted label", ylabel="actual label")
     axes.tick_params(length=2, pad=1, labelsize=size)
     figure.supxlabel(note, fontsize=SMALL)
     write(path, figure)
@@ -452,8 +452,8 @@ def write_calibration(
 ) -> None:
     """Writes a reliability plot and a coverage curve of answers as PNG.
 
-    Element i of `right_among_surest` <float64>[N] is the share of right answers
-    among the i + 1 surest. The other arrays may lack some of the N answers.
+    Element i of `right_among_surest` <float64>[N] is the share of correct
+    ones among the i + 1 surest answers. The other arrays may lack some answers.
     """
     from sklearn.calibration import CalibrationDisplay
 
@@ -463,13 +463,13 @@ def write_calibration(
         is_right, probabilities, n_bins=15, ax=reliability, color=BLUE
     )
     reliability.get_legend().remove()
-    reliability.set(xlabel="probability of answers", ylabel="share right")
+    reliability.set(xlabel="probability of answers", ylabel="share correct")
     finish(reliability, title="Reliability")
     count = len(right_among_surest)
     shares = np.linspace(1 / count, 1, count)
     coverage.plot(shares, right_among_surest, color=BLUE)
     coverage.set(xlabel="share of the surest answers", xlim=(0, 1.02))
-    finish(coverage, title="Share right among them")
+    finish(coverage, title="Share correct among them")
     write(path, figure)
 
 

@@ -85,7 +85,7 @@ class ConfusionMatrixTest(_Pictures, tf.test.TestCase):
             [(cell.get_text(), cell.get_color()) for cell in axes.texts],
             [("7", "white"), ("3", "black"), ("1", "black"), ("2", "white")],
         )
-        self.assertEqual(axes.get_ylabel(), "right label")
+        self.assertEqual(axes.get_ylabel(), "actual label")
 
     def test_most_frequent_confusions_come_first(self):
         counts = np.array([[9, 0, 2], [7, 0, 2], [0, 3, 1]])

@@ -99,7 +99,7 @@ class ClassifierConfig(NamedTaskConfig):
         not_with="reject_precision",
     )
     reject_precision: float | None = options.scoring(
-        "Choose --reject_below on the dev set: this share of answers is right.",
+        "Choose --reject_below on the dev set, for this precision of answers.",
         above=0,
         below=1,
         needs=("do_eval", "few_shot"),

@@ -122,7 +122,7 @@ def _advise(config: FinetuneConfig, task: Task) -> str:
     return (
         f"{each:.3g} texts of each label are few: --few_shot, from a model "
         "that embeds sentences such as hf://sentence-transformers/"
-        "all-MiniLM-L6-v2, is usually right more often; compare both on dev."
+        "all-MiniLM-L6-v2, is usually more accurate; compare both on dev."
     )
 
 

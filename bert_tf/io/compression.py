@@ -38,7 +38,7 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".zst": _zstd_decompressor,
 }
 ENDINGS = tuple(_DECOMPRESSORS)
-# The first three bytes of files that have the name of a text by mistake.
+# First three bytes of compressed and binary files, which are refused as text.
 _NO_TEXTS = {
     b"\x1f\x8b\x08": "compressed; rename it to end in .gz",
     b"\xfd7z": "compressed; rename it to end in .xz",

@@ -85,8 +85,7 @@ def fetch(
       advice: The end of the error message "check the connection and ...".
 
     Returns:
-      The `etag` ("" if the server sends none), the size in `bytes` and the
-      `sha256` of the file.
+      The `etag` ("" if the server sends none), the size in `bytes`, `sha256`.
 
     Raises:
       UserError: If the server has no such file or cannot be reached, or if the
@@ -352,8 +351,7 @@ class _Response(http.client.HTTPResponse):
 class Pace:
     """The deadline for the headers, and then for each `_LEAST_BYTES`.
 
-    A socket's own time limit restarts with each byte, so a server could send
-    one byte a minute forever.
+    A socket's own limit restarts with each byte, even at one byte a minute.
     """
 
     def __init__(self) -> None:

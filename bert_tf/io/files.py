@@ -1,7 +1,6 @@
 """Atomic files and directories, checks of outputs, hashes and JSON.
 
-A path may be local or remote, such as `gs://`. TensorFlow is imported for
-remote paths and globs only.
+Paths may be remote (`gs://`); only these and globs import TensorFlow.
 """
 
 import contextlib
@@ -508,8 +507,7 @@ def sha256(path: str, on_bytes: Callable[[int], object] | None = None) -> str:
 def fingerprint(path: str) -> str:
     """Returns a hash of a file's size, first megabyte and last megabyte.
 
-    The hash misses changes in the middle, but even of a 20 GB file, only 2 MB
-    are read.
+    The hash misses changes in the middle, but reads only 2 MB of a 20 GB file.
     """
     digest = hashlib.blake2b(digest_size=16)
     with open_binary(path) as file:

@@ -137,9 +137,8 @@ def one_writer(
 def exclusive(path: str, work: str) -> Iterator[None]:
     """Lets one process at a time make a local `path`; other processes wait.
 
-    The lock is on the file `<path>.lock`. Waiting processes log `work`, a verb
-    such as "fetches". Raises `UserError` if the folder is not writable or has
-    no locks.
+    The lock is on the file `<path>.lock`. Waiting processes log `work`, such as
+    "fetches". Raises `UserError` if the folder is not writable or has no locks.
     """
     folder = os.path.dirname(path)
     with contextlib.ExitStack() as stack:

@@ -10,9 +10,15 @@ import tqdm
 
 from bert_tf.io import terminal
 
-_ON_TERMINAL = "{desc} {n_fmt}/{total_fmt} |{bar}| {rate_fmt}, {remaining} left"
-_IN_FILE = "{desc}: {n_fmt} of {total_fmt}, {rate_fmt}, {remaining} left"
-duration = tqdm.tqdm.format_interval
+_ON_TERMINAL = "{desc} {n_fmt}/{total_fmt} |{bar}| {rate_fmt}, {time_left}"
+_IN_FILE = "{desc}: {n_fmt} of {total_fmt}, {rate_fmt}, {time_left}"
+
+
+def time_left(units: int, rate: float | None) -> str:
+    """Returns a text such as "00:30 left"; `rate` is in units per second."""
+    if units > 0 and not rate:
+        return "time left unknown"
+    return f"{tqdm.tqdm.format_interval(max(units, 0) / (rate or 1))} left"
 
 
 class Rate:
@@ -50,7 +56,8 @@ class Bar(tqdm.tqdm):
             # With no rate, set `elapsed` to 0: otherwise tqdm computes a rate.
             elapsed = values["elapsed"] if self._rate else 0
             values |= {"rate": self._rate, "elapsed": elapsed}
-        return values
+        left = time_left((self.total or 0) - self.n, values["rate"])
+        return values | {"time_left": left}
 
     def move_to(self, n: int, rate: float | None) -> None:
         """Moves the bar to `n`; then shows `rate`, or no rate if it is None."""

@@ -178,8 +178,7 @@ class RunFolder(contextlib.ExitStack):
     def start_over(self, inputs: Iterable[tuple[str, str]] = ()) -> None:
         """Removes the files that earlier runs registered, and their work.
 
-        An input, a pair of a flag and a path, that would be removed raises
-        `UserError`.
+        Raises `UserError` if an input, a (flag, path), would be removed.
         """
         found = [path for path in self._files() if files.exists(path)]
         refuse_removal(found, inputs, "--output_file")
@@ -277,8 +276,7 @@ def changes(
 ) -> list[str]:
     """Describes the differences of two recipes: "--seed was 1 and is 2 now".
 
-    If a hash differs, the hashed file or model is shown instead; `sources` maps
-    names of hashes to these.
+    If a hash differs, shows its file or model, `sources[name of the hash]`.
     """
     found = []
     for name in {**before, **now}:

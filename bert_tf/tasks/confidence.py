@@ -24,7 +24,7 @@ OUTSIDE = -1
 
 _NUM_BINS = 15
 _MAX_TEMPERATURE = 20.0
-# With a lower log loss, all answers are right: no temperature is the best.
+# With a lower log loss, all answers are correct: no temperature is the best.
 _NO_LOSS = 1e-5
 
 
@@ -33,7 +33,7 @@ def fit_temperature(
 ) -> float:
     """Returns the temperature with the least log loss.
 
-    Returns 1.0 if the loss has no minimum, as when all answers are right.
+    Returns 1.0 if the loss has no minimum, as when all answers are correct.
 
     Args:
       predict: Maps a temperature to the probabilities <float>[M, L] of texts
@@ -60,7 +60,7 @@ def fit_temperature(
         return math.exp(found)
     logging.warning(
         "The %d texts to judge by determine no temperature: their answers are "
-        "all right, or no better than chance; the probabilities stay.",
+        "all correct, or no better than chance; the probabilities stay.",
         len(label_ids),
     )
     return 1.0
@@ -107,7 +107,7 @@ def fit_rejection(
     Args:
       confidences: <float>[M], the probability of the most probable label.
       is_right: <bool>[M], whether the most probable label is correct.
-      precision: The share of answers that must be right, below 1.
+      precision: The share of answers that must be correct, below 1.
     """
     reached = right_among_surest(confidences, is_right)
     ranked = np.sort(confidences)[::-1]

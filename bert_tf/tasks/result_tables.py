@@ -117,7 +117,7 @@ def write_calibration(
     right = confidence.right_among_surest(probabilities, is_right)
     reports.write_calibration(f"{path}.png", *known, right, title)
     ranked = np.sort(probabilities)[::-1]
-    table = [["answered, %", "least probability, %", "right, %"]]
+    table = [["answered, %", "least probability, %", "correct, %"]]
     for share in (100, 95, 90, 80, 70, 60, 50, 25, 10):
         last = max(round(share / 100 * len(ranked)), 1) - 1
         values = (f"{100 * x[last]:.2f}" for x in (ranked, right))
@@ -142,19 +142,19 @@ def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
     if len(labels) > _MAX_COLUMNS:
         return f"{head}{_confusions_text(names, counts)}\n{scores}"
     # Number the columns, because long names would make the table too wide.
-    table = [["right \\ predicted", *reports.numbers(names)]]
+    table = [["actual \\ predicted", *reports.numbers(names)]]
     for name, row in zip(_with_numbers(names), counts, strict=True):
         table.append([name, *map(str, row)])
     return f"{head}{aligned(table)}\n{scores}"
 
 
 def accuracy_line(counts: np.ndarray) -> str:
-    """Returns a line such as "50 examples, 45 right (90.00%), 2 labels"."""
+    """Returns a line such as "50 examples, 45 correct (90.00%), 2 labels"."""
     total = int(counts.sum())
     correct = int(np.trace(counts))
     accuracy = correct / max(total, 1)
     return (
-        f"{total:,} examples, {correct:,} right ({accuracy:.2%}), "
+        f"{total:,} examples, {correct:,} correct ({accuracy:.2%}), "
         f"{len(counts):,} labels"
     )
 
@@ -205,7 +205,7 @@ def score_scatter_text(
         np.searchsorted(edges, references, side="right") - 1, 0, _NUM_RANGES - 1
     )
     heads = ("examples", "mean", "predicted mean", "mean absolute error")
-    table = [["right score", *heads]]
+    table = [["correct score", *heads]]
     for number in np.unique(ranges):
         expected, predicted = (
             x[ranges == number] for x in (references, predictions)
@@ -230,7 +230,7 @@ def _score_rows(
 
 def _confusions_text(names: Sequence[str], counts: np.ndarray) -> str:
     totals = counts.sum(-1)
-    table = [["right label", "predicted label", "times", "of"]]
+    table = [["actual label", "predicted label", "times", "of"]]
     for correct, predicted in reports.confusions(counts):
         count, total = counts[correct, predicted], totals[correct]
         table.append([names[correct], names[predicted], str(count), str(total)])

@@ -24,7 +24,7 @@ _FORMS = {
     "masked_lm_perplexity": "perplexity {:.4g}",
     "masked_lm_frequency_loss": "frequency line {:.3f}",
     "tokens_seen": "{:,.0f} tokens",
-    "learning_rate": "rate {:.2e}",
+    "learning_rate": "learning rate {:.2e}",
     "tokens_per_second": "{:,.0f} tokens/s",
 }
 

@@ -371,18 +371,15 @@ class Trainer(abc.ABC):
         self._line_due = now + terminal.SECONDS_BETWEEN_LINES
         speed = self._steps / self._seconds
         examples = speed * self._config.examples_per_step
-        left = "?"
-        if rate or step == last_step:
-            left = progress.duration((last_step - step) / (rate or 1))
         logging.info(
-            "Step %d of %d: %s, %.0f tokens/s, %s left%s.",
+            "Step %d of %d: %s, %.0f tokens/s, %s%s.",
             step,
             last_step,
             training_metrics.describe(
                 self._shown.take() | self.describe_progress(step)
             ),
             examples * self._config.tokens_per_example,
-            left,
+            progress.time_left(last_step - step, rate),
             " (compilation included)" if self._compiles else "",
             extra={terminal.SHOWN: "always" if is_end else "sometimes"},
         )

@@ -78,7 +78,7 @@ class FinetuneMultipleChoiceTest(command_case.CommandCase):
         results = self.read_json("eval_results.json")
         self.assertAllClose(results["dev"]["accuracy"], accuracy)
         text = self.read("confusion_matrix.txt")
-        self.assertStartsWith(text, f"31 examples, {31 * accuracy:.0f} right")
+        self.assertStartsWith(text, f"31 examples, {31 * accuracy:.0f} correct")
         self.assertTrue((self.output / "confusion_matrix.png").exists())
         test = self.lines("test_predictions.jsonl")
         right = [

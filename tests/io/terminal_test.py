@@ -192,7 +192,7 @@ class BarTest(tf.test.TestCase):
         bar.move_to(1, None)
         last = stream.getvalue().split("\r")[-1]
         self.assertStartsWith(last, "training 1/1560 |")
-        self.assertEndsWith(last, "| ?step/s, ? left")
+        self.assertEndsWith(last, "| ?step/s, time left unknown")
         self.now += 10.0
         bar.set_postfix_str("loss 0.5", False)
         bar.move_to(1351, 135.0)

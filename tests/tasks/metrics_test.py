@@ -97,9 +97,9 @@ class ResultTablesTest(tf.test.TestCase):
         self.assertEqual(
             text,
             """\
-125 examples, 117 right (93.60%), 3 labels
+125 examples, 117 correct (93.60%), 3 labels
 
-right \\ predicted   [0]  [1]  [2]
+actual \\ predicted  [0]  [1]  [2]
 [0] no               12    3    0
 [1] yes, very much    1  105    4
 [2] maybe             0    0    0
@@ -119,12 +119,12 @@ maybe                0.00    0.00   0.00        0          4        0
         self.assertEqual(
             lines[:7],
             [
-                "119 examples, 105 right (88.24%), 21 labels",
+                "119 examples, 105 correct (88.24%), 21 labels",
                 "",
-                "right label  predicted label  times  of",
-                "intent 20    intent 3            12  18",
-                "intent 3     intent 20            1   6",
-                "intent 20    intent 4             1  18",
+                "actual label  predicted label  times  of",
+                "intent 20     intent 3            12  18",
+                "intent 3      intent 20            1   6",
+                "intent 20     intent 4             1  18",
                 "",
             ],
         )

@@ -297,7 +297,7 @@ class ReportTest(tf.test.TestCase):
             ],
         )
         text = self.text("confusion_matrix.txt")
-        self.assertIn("4 examples, 3 right (75.00%)", text)
+        self.assertIn("4 examples, 3 correct (75.00%)", text)
         self.assertRegex(text, r"\[0\] x +1 +0 +1\n")
         names = self.write(_single(), "dev_mismatched", "xzxy", values)
         self.assertContainsSubset(

@@ -154,12 +154,12 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         self.assertStartsWith(
             text,
             """\
-4 examples, 2 right (50.00%), 3 labels
+4 examples, 2 correct (50.00%), 3 labels
 
-right \\ predicted  [0]  [1]  [2]
-[0] a                0    2    0
-[1] b                0    1    0
-[2] c                0    0    1
+actual \\ predicted  [0]  [1]  [2]
+[0] a                 0    2    0
+[1] b                 0    1    0
+[2] c                 0    0    1
 """,
         )
 
