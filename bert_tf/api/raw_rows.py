@@ -561,7 +561,7 @@ def preprocess(
     if isinstance(model_or_tokenizer, BertTokenizer):
         if y is not None or sample_weight is not None:
             raise UserError(
-                "A tokenizer knows no labels: give the model in its place. "
+                "A tokenizer has no labels: pass the model instead. "
                 "Received: labels or weights."
             )
         x, _ = split_table(x, None, model_or_tokenizer, {})

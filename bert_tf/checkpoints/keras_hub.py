@@ -167,15 +167,15 @@ def _read_object(file: str) -> tuple[str, dict[str, Any]]:
 
 def _read_config(path: str) -> BertConfig:
     source = stored_files.require(os.path.join(path, _CONFIG_FILE))
-    name, theirs = _read_object(source)
+    name, settings = _read_object(source)
     if name != "BertBackbone":
         raise UserError(
             f"{path} is a KerasHub preset of {name}; only presets of a "
             "BertBackbone are read."
         )
-    dropout = theirs.get("dropout")
+    dropout = settings.get("dropout")
     return BertConfig.from_dict(
-        {field: theirs.get(key) for key, field in _CONFIG_KEYS.items()}
+        {field: settings.get(key) for key, field in _CONFIG_KEYS.items()}
         | {
             "hidden_dropout_prob": dropout,
             "attention_probs_dropout_prob": dropout,
@@ -212,17 +212,17 @@ def _with_tokenizer(stored: StoredModel) -> StoredModel:
     import keras_hub
 
     path = stored.path
-    theirs = _load(keras_hub.models.BertTokenizer, path).get_config()
+    keras_settings = _load(keras_hub.models.BertTokenizer, path).get_config()
     vocabulary = Vocabulary.from_file(os.path.join(path, _VOCABULARY_FILE))
-    stored_files.check(theirs, _RULES, f"The tokenizer of {path}")
+    stored_files.check(keras_settings, _RULES, f"The tokenizer of {path}")
     settings = stored_model.tokenizer_settings(
         vocabulary,
-        bool(theirs["lowercase"]),
-        bool(theirs["strip_accents"]),
-        bool(theirs["special_tokens_in_strings"]),
+        bool(keras_settings["lowercase"]),
+        bool(keras_settings["strip_accents"]),
+        bool(keras_settings["special_tokens_in_strings"]),
     )
     notes = [_TOKENIZER_NOTE, *vocabulary.check_size(stored.config.vocab_size)]
-    if theirs["lowercase"] and not theirs["strip_accents"]:
+    if keras_settings["lowercase"] and not keras_settings["strip_accents"]:
         notes.append(
             "Its tokenizer lower-cases and keeps accents, and so does the "
             "model's here; the original strips accents if it lower-cases."
@@ -292,7 +292,7 @@ def build_backbone(stored: StoredModel, allow_activation_change: bool = False):
     _check_model(stored, allow_activation_change)
     config = stored.config
     backbone = keras_hub.models.BertBackbone(
-        **{key: getattr(config, ours) for key, ours in _CONFIG_KEYS.items()},
+        **{key: getattr(config, field) for key, field in _CONFIG_KEYS.items()},
         dropout=config.hidden_dropout_prob,
         dtype="float32",
         name="bert_backbone",

@@ -154,25 +154,25 @@ def match(
             ],
         },
     )
-    theirs = {row.name: name for name, row in found.items()}
+    stored_names = {row.name: name for name, row in found.items()}
     new = tuple(row.name for row in missing.values())
-    ours = {
+    shapes_by_name = {
         row.name: canonical_shape(row)
         for row in candidates.values()
-        if row.name in theirs or row.name in new
+        if row.name in stored_names or row.name in new
     }
 
-    def read_ours(name):
-        if name not in theirs:
-            return _initial_value(name, ours[name], config)
-        value = _read_finite(tensors, theirs[name], source)
-        layout = found[theirs[name]].layout
+    def read_weight(name):
+        if name not in stored_names:
+            return _initial_value(name, shapes_by_name[name], config)
+        value = _read_finite(tensors, stored_names[name], source)
+        layout = found[stored_names[name]].layout
         return np.ascontiguousarray(
             weight_map.from_format(value, layout, weights_format)
         )
 
-    return Tensors(ours, read_ours), Report(
-        loaded=tuple(name for name in ours if name in theirs),
+    return Tensors(shapes_by_name, read_weight), Report(
+        loaded=tuple(name for name in shapes_by_name if name in stored_names),
         reshaped=tuple(
             row.name
             for row in found.values()

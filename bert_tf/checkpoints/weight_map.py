@@ -112,16 +112,16 @@ def _output(labels):
     )
 
 
-def _object(kind, ours, keras_hub, model_garden, huggingface=None):
-    """Returns the rows of an object; `huggingface` is by default like `ours`.
+def _object(kind, path, keras_hub, model_garden, huggingface=None):
+    """Returns the rows of an object; `huggingface` is by default like `path`.
 
     A format that lacks the object has None instead of its path.
     """
     if huggingface is None:
-        huggingface = ours.replace("/", ".").replace("layer_", "layer.")
+        huggingface = path.replace("/", ".").replace("layer_", "layer.")
     return [
         Row(
-            f"{ours}{suffix}".removeprefix("/"),
+            f"{path}{suffix}".removeprefix("/"),
             shape,
             layout,
             huggingface + in_huggingface,
@@ -208,10 +208,10 @@ _LAYER_OBJECTS = (
 )
 _ENCODER_LAYER = [
     row
-    for kind, ours, keras_hub, model_garden in _LAYER_OBJECTS
+    for kind, path, keras_hub, model_garden in _LAYER_OBJECTS
     for row in _object(
         kind,
-        f"bert/encoder/layer_{{n}}/{ours}",
+        f"bert/encoder/layer_{{n}}/{path}",
         f"transformer_layer_{{n}}/{keras_hub}",
         f"encoder/_transformer_layers/{{n}}/{model_garden}",
     )
@@ -319,8 +319,8 @@ def shape_in(
     shape: Shape, layout: str, weights_format: str, num_heads: int
 ) -> Shape:
     """Returns the shape in a format of a weight of a canonical shape."""
-    ours = np.broadcast_to(np.int8(0), shape)
-    return to_format(ours, layout, weights_format, num_heads).shape
+    value = np.broadcast_to(np.int8(0), shape)
+    return to_format(value, layout, weights_format, num_heads).shape
 
 
 def is_optimizer_state(name: str) -> bool:

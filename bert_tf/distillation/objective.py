@@ -179,17 +179,17 @@ class DistillationObjective(label_losses.Objective):
 
     def _hidden_losses(self, outputs, rows):
         teacher, form = rows[_TEACHER], self._flags.hidden_loss
-        mine = [outputs["embedding_output"], *outputs["encoder_outputs"]]
+        inputs = [outputs["embedding_output"], *outputs["encoder_outputs"]]
         if self._projection is not None:
-            mine = [self._projection(tf.cast(x, tf.float32)) for x in mine]
-        theirs = self._choose_layers(teacher["encoder_outputs"])
-        theirs = [teacher["embedding_output"], *theirs]
-        pairs = zip(mine, theirs, strict=True)
+            inputs = [self._projection(tf.cast(x, tf.float32)) for x in inputs]
+        targets = self._choose_layers(teacher["encoder_outputs"])
+        targets = [teacher["embedding_output"], *targets]
+        pairs = zip(inputs, targets, strict=True)
         return _mean([hidden_losses(*pair, form) for pair in pairs])
 
     def _attention_losses(self, outputs, rows):
-        theirs = self._choose_layers(rows[_TEACHER]["attention_probs"])
-        pairs = zip(outputs["attention_probs"], theirs, strict=True)
+        targets = self._choose_layers(rows[_TEACHER]["attention_probs"])
+        pairs = zip(outputs["attention_probs"], targets, strict=True)
         return _mean([attention_losses(*pair) for pair in pairs])
 
     def _choose_layers(self, layers):

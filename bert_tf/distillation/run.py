@@ -239,15 +239,15 @@ class Teacher(ObjectiveSource):
 
     def build_objective(self, model: keras.Model) -> DistillationObjective:
         config = self._config
-        mine, theirs = model.bert_config, self._stored.config
+        student, teacher = model.bert_config, self._stored.config
         layers = choose_layers(
-            config, mine.num_hidden_layers, theirs.num_hidden_layers
+            config, student.num_hidden_layers, teacher.num_hidden_layers
         )
-        widths, projection = (mine.hidden_size, theirs.hidden_size), None
+        widths, projection = (student.hidden_size, teacher.hidden_size), None
         if config.hidden_weight and widths[0] != widths[1]:
             with self._devices.strategy.scope():
                 projection = objective.build_projection(
-                    *widths, mine.initializer_range
+                    *widths, student.initializer_range
                 )
         logging.info(
             "The student has %s parameters, its teacher %s.",
@@ -317,18 +317,18 @@ class MixedFeatures:
         is added.
         """
         is_labeled = indices < len(self._labeled)
-        mine = self._labeled.batch(indices[is_labeled], length)
-        theirs = self._unlabeled.batch(
+        labeled = self._labeled.batch(indices[is_labeled], length)
+        unlabeled = self._unlabeled.batch(
             indices[~is_labeled] - len(self._labeled), length
         )
         batch = {IS_LABELED: is_labeled.astype(np.float32)}
-        for name, value in mine.items():
-            other = theirs.get(name, np.zeros([0, *value.shape[1:]]))
+        for name, value in labeled.items():
+            other = unlabeled.get(name, np.zeros([0, *value.shape[1:]]))
             # Pad to the larger number of choices, as the numbers may differ.
             shape = np.maximum(value.shape[1:], other.shape[1:])
             rows = np.zeros([len(indices), *shape], value.dtype)
             _put(rows, is_labeled, value)
-            if name in theirs:
+            if name in unlabeled:
                 _put(rows, ~is_labeled, other)
             batch[name] = rows
         return batch
@@ -383,28 +383,28 @@ def choose_layers(
 
 def _make(config: Flags, teacher: StoredModel) -> StoredModel:
     """Returns a new student with the teacher's tokenizer."""
-    theirs = teacher.config
-    mine = dataclasses.replace(
-        theirs, **config.shape(*(getattr(theirs, x) for x in _LAYER_SHAPE))
+    base = teacher.config
+    new = dataclasses.replace(
+        base, **config.shape(*(getattr(base, x) for x in _LAYER_SHAPE))
     )
     layers = choose_layers(
-        config, mine.num_hidden_layers, theirs.num_hidden_layers
+        config, new.num_hidden_layers, base.num_hidden_layers
     )
     student = StoredModel(
         path=f"the new student of {teacher.path}",
-        config=mine,
-        weights=pretrained_models.draw_weights(mine, config.seed),
+        config=new,
+        weights=pretrained_models.draw_weights(new, config.seed),
         vocabulary=teacher.vocabulary,
         tokenizer_settings=teacher.tokenizer_settings,
         task={"kind": "encoder"},
     )
     if config.initialize_from_teacher:
-        if mine.hidden_size == theirs.hidden_size:
+        if new.hidden_size == base.hidden_size:
             return _copy_teacher(student, teacher, layers)
-        if mine.hidden_size < theirs.hidden_size:
+        if new.hidden_size < base.hidden_size:
             return _project_embeddings(student, teacher)
     logging.info(
-        "The student of %s starts with random weights.", _describe(mine)
+        "The student of %s starts with random weights.", _describe(new)
     )
     return student
 
@@ -470,11 +470,11 @@ def _check_text(student: StoredModel, teacher: StoredModel) -> None:
     The text normalization (--normalization) may differ, because the teacher
     gets the student's tokens.
     """
-    mine, theirs = student.tokenizer_settings, teacher.tokenizer_settings
+    own, expected = student.tokenizer_settings, teacher.tokenizer_settings
     received = "; ".join(
-        f"{label} {mine[name]} of the student, {theirs[name]} of the teacher"
+        f"{label} {own[name]} of the student, {expected[name]} of the teacher"
         for name, label in _SAME_TEXT.items()
-        if mine[name] != theirs[name]
+        if own[name] != expected[name]
     )
     if received:
         raise UserError(
@@ -485,17 +485,17 @@ def _check_text(student: StoredModel, teacher: StoredModel) -> None:
         )
 
 
-def _check_attention(mine: BertConfig, theirs: BertConfig) -> None:
+def _check_attention(student: BertConfig, teacher: BertConfig) -> None:
     """Raises `UserError` if attention of the two models is not comparable."""
-    if mine.num_attention_heads != theirs.num_attention_heads:
+    if student.num_attention_heads != teacher.num_attention_heads:
         raise UserError(
             "--attention_weight compares pairs of heads, so the student must "
-            f"have as many as its teacher, {theirs.num_attention_heads}. "
-            f"Received: {mine.num_attention_heads}; add "
-            f"--num_attention_heads={theirs.num_attention_heads}, or drop "
+            f"have as many as its teacher, {teacher.num_attention_heads}. "
+            f"Received: {student.num_attention_heads}; add "
+            f"--num_attention_heads={teacher.num_attention_heads}, or drop "
             "--attention_weight."
         )
-    if mine.attention_probs_dropout_prob:
+    if student.attention_probs_dropout_prob:
         raise UserError(
             "--attention_weight compares probabilities, which attention "
             "dropout would change; add --attention_probs_dropout_prob=0."

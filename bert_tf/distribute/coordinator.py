@@ -77,8 +77,8 @@ class Coordinator:
         if self._cluster is None:
             return
         exchanged = self._exchange(values)
-        for index, theirs in enumerate(exchanged):
-            difference = _difference(exchanged[0], theirs)
+        for index, received in enumerate(exchanged):
+            difference = _difference(exchanged[0], received)
             if difference:
                 raise UserError(
                     f"All workers must have the same {description}, but "
@@ -149,14 +149,14 @@ class Coordinator:
         )
 
 
-def _difference(chiefs: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+def _difference(chief: Mapping[str, Any], worker: Mapping[str, Any]) -> str:
     """Describes how a worker's values differ from the chief's; "" if equal."""
     shown = {
         name: [
             repr(values[name]) if name in values else "nothing"
-            for values in (theirs, chiefs)
+            for values in (worker, chief)
         ]
-        for name in {**chiefs, **theirs}
+        for name in {**chief, **worker}
     }
     return "; ".join(
         f"{name} is {own} there, and {on_chief} on the chief"

@@ -190,7 +190,7 @@ def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
         # Remove rounding errors, as in 84.6 - 84.5 = 0.09999999999999432.
         gap = round(row["paper"] - other["paper"], 6)
         found["paper_difference"] = gap
-        # If the paper claims no sign, expect the sign of its difference.
+        # Without a claimed sign, expect the sign of the paper's difference.
         claimed = claimed or (gap and ("above" if gap > 0 else "below"))
     if claimed:
         found |= {"expected": claimed, "verdict": None}
@@ -454,7 +454,7 @@ def draw(table: Values) -> Figure:
         return _draw_curves(table)
     names, legend, is_spread = _labels(table), {}, table["kind"] == "spread"
     label = f"difference to {names[table['reference_row']]}"
-    label += "; bars: two standard errors"
+    label += "; bars:\xa0two\xa0standard\xa0errors"  # Break before "bars".
     label = "line: the majority class" if is_spread else label
     counts = [len(table["rows"])] * len(table["columns"])
     figure, panels = reports.new_panels(table["title"], counts, 0.45)
@@ -496,20 +496,20 @@ def _points(value: Values, is_spread: bool) -> Iterator[tuple]:
 def _draw_curves(table: Values) -> Figure:
     """Draws our scores over steps, and the paper's curves below them."""
     figure = reports.new_figure(table["title"], 6.2)
-    ours, theirs = figure.subplots(2, 1)
+    own, paper = figure.subplots(2, 1)
     for number, row in enumerate(table["rows"]):
         values = [x for x in table["values"] if x["row"] == row["name"]]
         values = [x for x in values if x["scores"]]
         steps = [_steps(x["column"]) for x in values]
         means = [x["mean"] for x in values]
         errors = [x["deviation"] or 0.0 for x in values]
-        reports.draw_line(ours, row["label"], steps, means, number, errors)
+        reports.draw_line(own, row["label"], steps, means, number, errors)
         points = _paper(table)["rows"][row["name"]]["values"]
         steps, scores = [*map(int, points)], [*points.values()]
-        reports.draw_line(theirs, row["label"], steps, scores, number)
+        reports.draw_line(paper, row["label"], steps, scores, number)
     for axes, title, label in (
-        (ours, "Ours, ± one standard deviation", table["columns"][0]["metric"]),
-        (theirs, "The paper's", "MNLI dev accuracy"),
+        (own, "Ours, ± one standard deviation", table["columns"][0]["metric"]),
+        (paper, "The paper's", "MNLI dev accuracy"),
     ):
         axes.set(xlabel="pretraining steps", ylabel=label, xlim=(0, None))
         axes.locator_params(axis="x", nbins=5, integer=True)

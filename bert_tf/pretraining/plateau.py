@@ -181,9 +181,9 @@ class Watch:
         if math.isnan(self.line) or not self._weight:
             return ""
         has_left = self._has_left(self._loss)
-        state = "knows more" if has_left else "knows no more"
+        state = "has learned more" if has_left else "has learned no more"
         return (
-            "A model that knows only how often tokens occur has a masked-LM "
+            "A model that predicts by token frequency alone has a masked-LM "
             f"loss of {self.line:.3f}. This one has {self._loss:.3f} and "
             f"{state}."
         )

@@ -52,11 +52,11 @@ def fit_temperature(
             found = np.where(label_ids > 0, found, 1 - found)
         return -np.log(np.maximum(found, 1e-37)).mean()
 
-    most = math.log(_MAX_TEMPERATURE)
+    bound = math.log(_MAX_TEMPERATURE)
     found = optimize.minimize_scalar(
-        loss, bounds=(-most, most), method="bounded", options={"xatol": 1e-4}
+        loss, bounds=(-bound, bound), method="bounded", options={"xatol": 1e-4}
     ).x
-    if abs(found) < most - 0.01 and loss(found) > _NO_LOSS:
+    if abs(found) < bound - 0.01 and loss(found) > _NO_LOSS:
         return math.exp(found)
     logging.warning(
         "The %d texts to judge by determine no temperature: their answers are "
@@ -111,12 +111,12 @@ def fit_rejection(
     """
     reached = right_among_surest(confidences, is_right)
     ranked = np.sort(confidences)[::-1]
-    least = math.ceil(1 / (1 - precision) - 1e-9)
+    min_answers = math.ceil(1 / (1 - precision) - 1e-9)
     # A threshold cannot separate answers with equal probabilities.
     may_end = np.append(ranked[1:] < ranked[:-1], True)
-    may_end[: min(least, len(ranked)) - 1] = False
+    may_end[: min(min_answers, len(ranked)) - 1] = False
     last = int(np.argmax(np.where(may_end, reached, -1)))
-    if reached[last] >= precision and len(ranked) >= least:
+    if reached[last] >= precision and len(ranked) >= min_answers:
         last = int(np.flatnonzero(may_end & (reached >= precision))[-1])
     else:
         logging.warning(
@@ -124,7 +124,7 @@ def fit_rejection(
             "on the %d texts to judge by: the best reaches %.4g, for %.1f%% "
             "of them, and is used.",
             precision,
-            least,
+            min_answers,
             len(ranked),
             reached[last],
             100 * (last + 1) / len(ranked),

@@ -122,8 +122,8 @@ class CheckpointStore:
         """Returns the steps of all complete checkpoints, newest first."""
         matches = (_NAME.fullmatch(name) for name in self._list())
         steps = sorted((int(m[1]) for m in matches if m), reverse=True)
-        ours = [step for step in steps if self._has_sidecar(step)]
-        return ours or [step for step in steps if self._is_named(step)]
+        with_sidecar = [step for step in steps if self._has_sidecar(step)]
+        return with_sidecar or [step for step in steps if self._is_named(step)]
 
     def restore_latest(self) -> Checkpoint | None:
         """Reads the newest undamaged checkpoint; None if there are none at all.

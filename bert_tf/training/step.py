@@ -270,7 +270,7 @@ class TrainingStep:
         if isinstance(error, OutOfMemoryError) and size > 1:
             self._limit_micro_batch(-(-size // 2))
             logging.warning(
-                "%s Training goes on from step %d with %d sequences at once; "
+                "%s Training continues from step %d with micro-batches of %d; "
                 "results differ by rounding.",
                 error,
                 self.global_step,

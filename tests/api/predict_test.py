@@ -648,7 +648,7 @@ class PreprocessTest(tf.test.TestCase):
         self.assertAllEqual(short[0], [2, 5, 6, 3])
 
     def test_wrong_arguments_are_refused(self):
-        with self.assertRaisesRegex(UserError, "knows no labels"):
+        with self.assertRaisesRegex(UserError, "has no labels"):
             bert_tf.preprocess(self.tokenizer, _TEXTS, [0, 1])
         with self.assertRaisesRegex(UserError, "Received: NoneType"):
             bert_tf.preprocess(None, _TEXTS)

@@ -191,7 +191,7 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             warning = watch.warning(1000 * expected)
             self.assertEqual(warning is None, share < 0.98)
             self.assertIn(
-                "no more" if share > 0.98 else "knows more", watch.describe()
+                "no more" if share > 0.98 else "learned more", watch.describe()
             )
 
 

@@ -97,8 +97,8 @@ class OutOfMemoryTest(pretrain_case.PretrainCase):
         lines = [line for line in log if "Training goes on" in line]
         self.assertLen(lines, 2)
         self.assertRegex(lines[0], "Out of memory .out of memory, as a test.*")
-        self.assertIn("from step 0 with 4 sequences at once", lines[0])
-        self.assertIn("from step 0 with 2 sequences at once", lines[1])
+        self.assertIn("from step 0 with micro-batches of 4", lines[0])
+        self.assertIn("from step 0 with micro-batches of 2", lines[1])
         expected = self._train_small()
         self.assertEqual(received.step, 6)
         self.assertEqual(received.metadata["micro_batch_size"], 2)
@@ -113,7 +113,7 @@ class OutOfMemoryTest(pretrain_case.PretrainCase):
         with _need_memory_for(4, lambda: next(calls) == 3, *error):
             log, received = self._train("short")
         (line,) = [line for line in log if "Training goes on" in line]
-        self.assertIn("from step 3 with 4 sequences at once", line)
+        self.assertIn("from step 3 with micro-batches of 4", line)
         expected = self._train_small()
         self.assertEqual(received.step, 6)
         for name, value in expected.tensors.items():

@@ -212,7 +212,7 @@ def read_model(
         heads,
         allow_missing=allow_missing,
         expected_unused=lambda name: (
-            name in others or checkpoint.holds_nothing_new(name)
+            name in others or checkpoint.is_redundant(name)
         ),
     )
     kind = _kind(named_kind, weights, config, checkpoint.path, allow_missing)
@@ -424,18 +424,18 @@ def to_bert_config(
     values = _DEFAULTS | values
     known = {"hidden_act": stored_files.choice(*_HIDDEN_ACTS)}
     stored_files.check(values, known, source)
-    theirs = values["hidden_act"]
-    ours = _HIDDEN_ACTS[theirs]
+    hidden_act = values["hidden_act"]
+    activation = _HIDDEN_ACTS[hidden_act]
     fields = {field.name for field in dataclasses.fields(BertConfig)}
     # transformers ignores a key left_to_right, so ignore it here, too.
     fields.remove("left_to_right")
     kept = {key: values[key] for key in values if key in fields}
-    config = BertConfig.from_dict(kept | {"hidden_act": ours}, source)
+    config = BertConfig.from_dict(kept | {"hidden_act": activation}, source)
     notes = []
-    if ours in _GELUS:
+    if activation in _GELUS:
         notes.append(
-            f'hidden_act "{theirs}" of Hugging Face is {_GELUS[ours]}, '
-            f'"{ours}" here.'
+            f'hidden_act "{hidden_act}" of Hugging Face is '
+            f'{_GELUS[activation]}, "{activation}" here.'
         )
     dropout = values.get("classifier_dropout")
     if dropout not in (None, config.hidden_dropout_prob):
@@ -535,11 +535,11 @@ def _from_bert_config(stored: StoredModel) -> tuple[dict[str, Any], list[str]]:
     }
     if task["kind"] in LABELLED:
         labels = task.get("labels") or _default_labels(stored.num_labels)
-        theirs = {ours: theirs for theirs, ours in _PROBLEM_TYPES.items()}
+        problem_types = {new: old for old, new in _PROBLEM_TYPES.items()}
         values |= {
             "id2label": {str(i): label for i, label in enumerate(labels)},
             "label2id": {label: i for i, label in enumerate(labels)},
-            "problem_type": theirs.get(task.get("problem_type")),
+            "problem_type": problem_types.get(task.get("problem_type")),
         }
     sentences = []
     if config.hidden_act in _GELUS:

@@ -87,7 +87,7 @@ class Checkpoint:
     types: tuple[str, ...]
     keras_class: str | None = None
 
-    def holds_nothing_new(self, name: str) -> bool:
+    def is_redundant(self, name: str) -> bool:
         """Returns whether a tensor is a buffer or the copy of a weight."""
         if name.endswith("embeddings.position_ids"):
             return True
@@ -122,7 +122,7 @@ def read(directory: str) -> Checkpoint:
         tensors, types = _read_shards(path, read_file)
     else:
         tensors, types = read_file(path)
-    tensors, theirs = _rename(tensors, path)
+    tensors, originals = _rename(tensors, path)
     if reader is _read_keras and _WORDS not in tensors:
         raise UserError(
             f"{path} holds no BERT of transformers: expected "
@@ -131,8 +131,8 @@ def read(directory: str) -> Checkpoint:
         )
     used = {
         types[original]: original
-        for ours, original in theirs.items()
-        if not ours.endswith("position_ids")
+        for name, original in originals.items()
+        if not name.endswith("position_ids")
     }
     for dtype, original in used.items():
         if dtype not in _FLOATS:
@@ -148,19 +148,19 @@ def read(directory: str) -> Checkpoint:
 
 def _rename(tensors: Tensors, path: str) -> tuple[Tensors, dict[str, str]]:
     """Renames the tensors as in `weight_map`; also returns new -> old names."""
-    theirs: dict[str, str] = {}
+    originals: dict[str, str] = {}
     for name in tensors:
-        ours = _normalize(name)
-        if ours in theirs:
+        new_name = _normalize(name)
+        if new_name in originals:
             raise UserError(
-                f"{path} holds one weight twice, as {theirs[ours]} and as "
-                f"{name}; remove one of them."
+                f"{path} holds one weight twice, as {originals[new_name]} and "
+                f"as {name}; remove one of them."
             )
-        theirs[ours] = name
+        originals[new_name] = name
     for copy, weight in _COPIES.items():
-        if copy in theirs and weight not in theirs:
-            theirs[weight] = theirs.pop(copy)
-    return tensors.rename(theirs), theirs
+        if copy in originals and weight not in originals:
+            originals[weight] = originals.pop(copy)
+    return tensors.rename(originals), originals
 
 
 def _normalize(name: str) -> str:
@@ -201,10 +201,10 @@ def _read_shards(
                 "directory again."
             )
         shards[file] = read_file(path)
-    held = {name: f for f, (tensors, _) in shards.items() for name in tensors}
-    wrong = sorted(set(held.items()) ^ set(places.items()))
+    tensor_files = {n: f for f, (x, _) in shards.items() for n in x}
+    wrong = sorted(set(tensor_files.items()) ^ set(places.items()))
     if wrong or sum(len(t) for t, _ in shards.values()) != len(places):
-        name, file = wrong[0] if wrong else next(iter(held.items()))
+        name, file = wrong[0] if wrong else next(iter(tensor_files.items()))
         raise UserError(
             f"{index_file} and its files do not agree on what each holds, "
             f"first on {name} in {file}; copy the directory again."
@@ -319,9 +319,9 @@ def _to_torch(
     tensors: Tensors, types: Mapping[str, str], path: str
 ) -> tuple[Tensors, dict[str, str]]:
     """Returns a Keras model's tensors in PyTorch's form; others unchanged."""
-    theirs: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name in tensors:
-        first = theirs.setdefault(_torch_name(name), name)
+        first = names.setdefault(_torch_name(name), name)
         # Each layer that shares a weight stores a copy; copies must be equal.
         if first != name and not np.array_equal(tensors[name], tensors[first]):
             raise UserError(
@@ -329,16 +329,16 @@ def _to_torch(
                 "one of them alone."
             )
 
-    shapes = {n: _plain_shape(x, tensors.shapes[x]) for n, x in theirs.items()}
-    kernels = {n for n, x in theirs.items() if x.endswith(_KERAS_KERNEL)}
+    shapes = {n: _plain_shape(x, tensors.shapes[x]) for n, x in names.items()}
+    kernels = {n for n, x in names.items() if x.endswith(_KERAS_KERNEL)}
 
     def read_one(name):
-        value = tensors[theirs[name]].reshape(shapes[name])
+        value = tensors[names[name]].reshape(shapes[name])
         return value.T if name in kernels else value
 
     return Tensors(
         {n: s[::-1] if n in kernels else s for n, s in shapes.items()}, read_one
-    ), {n: types[x] for n, x in theirs.items()}
+    ), {n: types[x] for n, x in names.items()}
 
 
 def _plain_shape(name: str, shape: Shape) -> Shape:

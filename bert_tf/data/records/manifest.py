@@ -287,12 +287,12 @@ def _combine(manifests: Sequence[Manifest]) -> Manifest:
     first, *others = manifests
     for other in others:
         for field in _MUST_AGREE:
-            mine, theirs = getattr(first, field), getattr(other, field)
-            if mine != theirs:
+            value, another = getattr(first, field), getattr(other, field)
+            if value != another:
                 raise UserError(
                     "The record files were made in different ways and cannot "
-                    f"be used together: {field} is {mine} in {first.source} "
-                    f"but {theirs} in {other.source}; create them again with "
+                    f"be used together: {field} is {value} in {first.source} "
+                    f"but {another} in {other.source}; create them again with "
                     "the same flags."
                 )
     counts = RecordCounts()

@@ -360,10 +360,10 @@ class ClassificationTask(ClassificationFiles, task.Task):
             chosen = confidence.fit_thresholds(values(), label_ids)
             task = dataclasses.replace(task, thresholds=chosen)
         if self.reject_precision is not None:
-            least = confidence.fit_rejection(
+            threshold = confidence.fit_rejection(
                 *self._answers(label_ids, values()), self.reject_precision
             )
-            task = dataclasses.replace(task, reject_below=least)
+            task = dataclasses.replace(task, reject_below=threshold)
         return task
 
     def _answers(

@@ -95,11 +95,11 @@ def convert_examples_to_features(
     Raises:
       UserError: If `max_seq_length` leaves no room for the paragraph.
     """
-    least = max_query_length + _NUM_SPECIAL_TOKENS + 1
-    if max_query_length < 1 or doc_stride < 1 or max_seq_length < least:
+    min_length = max_query_length + _NUM_SPECIAL_TOKENS + 1
+    if max_query_length < 1 or doc_stride < 1 or max_seq_length < min_length:
         raise UserError(
             "--max_query_length and --doc_stride must be at least 1 and "
-            f"--max_seq_length greater by {least - max_query_length} than "
+            f"--max_seq_length greater by {min_length - max_query_length} than "
             f"--max_query_length. Received: {max_query_length}, {doc_stride}, "
             f"{max_seq_length}."
         )

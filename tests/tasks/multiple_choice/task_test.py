@@ -179,7 +179,7 @@ actual \\ predicted  [0]  [1]  [2]
             [np.array([0, 1]), np.array([0, 0, 1])],
         )
         text = pathlib.Path(folder, "confusion_matrix.txt").read_text()
-        self.assertIn("[0] 0                0    0    1\n", text)
+        self.assertIn("[0] 0                 0    0    1\n", text)
 
     @parameterized.parameters(
         (_COLUMNS,), (multiple_choice_examples.OFFICIAL["swag"].columns,)
