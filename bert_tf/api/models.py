@@ -558,7 +558,7 @@ class TextMethods(save.FileMethods):
         """Returns `y`, or placeholder labels if no masks are drawn yet."""
         if not self._draws_masks(x, y):
             return y
-        # Strategies build metrics before masks are drawn: return dummy labels.
+        # Metrics are built before masks are drawn, so return labels to build.
         return tf.argmax(y_pred["masked_lm_logits"], -1)
 
     def _with_masks(self, data, step):

@@ -237,7 +237,7 @@ _HEAD_ROWS = [
         "same",
         "cls.predictions.bias",
         None,
-        # The name is "output_bias/bias"; in a path, its "/" is written ".S".
+        # TensorFlow writes "/" in names as ".S": this is "output_bias/bias".
         "masked_lm/output_bias.Sbias",
     ),
     *_object(_output(2), NEXT_SENTENCE, None, _NEXT),

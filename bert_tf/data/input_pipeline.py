@@ -348,7 +348,7 @@ def find_start(
         position -= int(group_ends[group - 1])
     first = int(starts[group])
     group_counts = counts[first : first + files_per_group]
-    # A round reads one record per file: count full rounds before the position.
+    # A round reads one record of each file; `row` rounds end before `position`.
     row = -1 + bisect.bisect_right(
         range(group_counts.max()),
         position,

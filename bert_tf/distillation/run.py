@@ -68,7 +68,7 @@ _FINE_TUNED = {
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _LAYERS = "bert/encoder/"
-# The projection is computed from word embeddings and applied to all of these.
+# Word embeddings determine the projection, which all these tables get.
 _EMBEDDINGS = (
     "bert/embeddings/word_embeddings",
     "bert/embeddings/position_embeddings",

@@ -277,7 +277,7 @@ _METHODS = {
     CLASSIFY: (_classification, "classification_result"),
     REGRESS: (_regression, "regression_result"),
 }
-# Like `predict`, these functions return the call for a request.
+# Both map a request to its `Call`, as `predict` does.
 classify = functools.partial(
     _examples_call, _classification, classification_pb2.ClassificationResponse
 )

@@ -148,7 +148,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         self._service = service
         self._body_seconds = body_seconds
         self._allow_reload = allow_reload
-        # Client of each arriving message, by the message's timer; oldest first.
+        # The timer of each arriving message -> its client, in order of arrival.
         self._arriving: dict[asyncio.Timeout, tuple[str, str]] = {}
         self._unread: dict[asyncio.Task, tuple[str, str]] = {}
 

@@ -138,7 +138,7 @@ _INACTIVE = {
     "quantization_config": ({},),
     "tie_encoder_decoder": (False,),
 }
-# The note "not carried" omits these keys, which are unused or read elsewhere.
+# Keys that are unused or read elsewhere, so no note reports them as dropped.
 _SILENT = frozenset(
     """
     _attn_implementation_autoset _name_or_path _num_labels architectures
