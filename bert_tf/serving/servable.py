@@ -19,6 +19,9 @@ from google.protobuf import message
 
 from bert_tf.serving import errors
 
+# Inputs or outputs of a signature by name.
+Arrays = Mapping[str, np.ndarray]
+
 DEFAULT_SIGNATURE = "serving_default"
 # The signature that converts `text` <string>[B] to `input_ids` <int32>[B, T].
 TOKENIZE = "tokenize"
@@ -75,13 +78,7 @@ class TensorSpec:
 
     def holds(self, shape: tuple[int, ...]) -> bool:
         """Returns True if a tensor of this shape fits the spec."""
-        return self.shape is None or (
-            len(shape) == len(self.shape)
-            and all(
-                expected is None or size == expected
-                for size, expected in zip(shape, self.shape, strict=True)
-            )
-        )
+        return tf.TensorShape(self.shape).is_compatible_with(shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +111,7 @@ class Signature:
         if set(names) != self.inputs.keys():
             raise errors.invalid(_other_names(set(names), set(self.inputs)))
 
-    def check(self, inputs: Mapping[str, np.ndarray]) -> None:
+    def check(self, inputs: Arrays) -> None:
         """Checks the inputs of a request.
 
         Raises:
@@ -123,10 +120,10 @@ class Signature:
         self.check_names(inputs)
         for name, spec in self.inputs.items():
             value = inputs[name]
-            if not _has_type(value, spec.dtype):
+            if type_name(value) != spec.dtype.name:
                 raise errors.invalid(
                     f"Input {name!r} of signature {self.name!r} must be "
-                    f"{spec.dtype.name}. Received: {_type_name(value)}."
+                    f"{spec.dtype.name}. Received: {type_name(value)}."
                 )
             if not spec.holds(value.shape):
                 raise errors.invalid(
@@ -198,7 +195,7 @@ class Servable(abc.ABC):
     def run(
         self,
         signature: Signature,
-        inputs: Mapping[str, np.ndarray],
+        inputs: Arrays,
         outputs: Collection[str],
         stop: Stop | None = None,
     ) -> dict[str, np.ndarray]:
@@ -231,7 +228,7 @@ class Servable(abc.ABC):
         """Closes the servable when its last user has released it."""
         self.release()
 
-    def wait_closed(self, timeout: float | None = None) -> bool:
+    def wait_closed(self, timeout: float) -> bool:
         """Waits up to `timeout` seconds; returns True if it is closed."""
         return self._closed.wait(timeout)
 
@@ -270,13 +267,8 @@ def _other_names(received: set[str], expected: set[str]) -> str:
     )
 
 
-def _has_type(value: np.ndarray, dtype: tf.DType) -> bool:
-    if dtype == tf.string:
-        return value.dtype.kind in "OS"
-    return value.dtype == dtype.as_numpy_dtype
-
-
-def _type_name(value: np.ndarray) -> str:
+def type_name(value: np.ndarray) -> str:
+    """Returns TensorFlow's name for the type of an array."""
     return "string" if value.dtype.kind in "OS" else value.dtype.name
 
 
@@ -284,7 +276,7 @@ def _shape_text(shape: tuple[int | None, ...]) -> str:
     return "[" + ",".join("?" if n is None else str(n) for n in shape) + "]"
 
 
-def row_sizes(inputs: Mapping[str, np.ndarray], choices: int = 1) -> np.ndarray:
+def row_sizes(inputs: Arrays, choices: int = 1) -> np.ndarray:
     """Returns each row's size in bytes and numbers, <int64>[num_rows].
 
     Each text is read `choices` times, so its size is multiplied by `choices`. A
@@ -305,7 +297,7 @@ def _text_size(text: bytes) -> int:
     return max(1, len(text) + 3 * len(marks))
 
 
-def input_size(inputs: Mapping[str, np.ndarray], choices: int = 1) -> int:
+def input_size(inputs: Arrays, choices: int = 1) -> int:
     """Returns the sum of `row_sizes`, also for inputs without rows."""
     return sum(
         int(_row_sizes(np.atleast_1d(x), choices).sum())

@@ -151,7 +151,8 @@ class ClassificationFiles(TaskFiles):
             )
         wanted = "--calibrate is for labels"
         if self.problem_type == "multi_label" or not calibrates:
-            wanted = "--reject_below and --reject_precision take single labels"
+            wanted = "--reject_below and --reject_precision need "
+            wanted += "one label of each text"
         options.require(
             fits,
             f"{wanted}. Received: --problem_type={self.problem_type}; drop "
