@@ -191,11 +191,12 @@ def _few_labels_figures() -> _Tree:
 
 def _embeddings_figures() -> _Tree:
     cells = _cells("embeddings_quality")
-    scores = {"qnli": ("mrr_at_10", "ndcg_at_10"), "snli": ("spearman",)}
+    scores = {"qnli": ("mrr@10", "ndcg@10"), "snli": ("spearmanr",)}
     return {
         "table": {
-            f"{task}_{score}": {
-                framework: _mean(cells[f"{task}.{framework}"], "scores", score)
+            f"{task}_{score.partition('@')[0]}": {
+                framework: 100
+                * _mean(cells[f"{task}.{framework}"], "scores", score)
                 for framework in ("start", "bert_tf", "sentence_transformers")
             }
             for task, names in scores.items()
