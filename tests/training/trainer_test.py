@@ -94,7 +94,7 @@ class OutOfMemoryTest(pretrain_case.PretrainCase):
     def test_halves_the_micro_batch_and_trains_on(self):
         with _need_memory_for(2):
             log, received = self._train("short")
-        lines = [line for line in log if "Training goes on" in line]
+        lines = [line for line in log if "Training continues" in line]
         self.assertLen(lines, 2)
         self.assertRegex(lines[0], "Out of memory .out of memory, as a test.*")
         self.assertIn("from step 0 with micro-batches of 4", lines[0])
@@ -112,7 +112,7 @@ class OutOfMemoryTest(pretrain_case.PretrainCase):
         error = (RuntimeError, "CUDA_ERROR_OUT_OF_MEMORY: out of memory")
         with _need_memory_for(4, lambda: next(calls) == 3, *error):
             log, received = self._train("short")
-        (line,) = [line for line in log if "Training goes on" in line]
+        (line,) = [line for line in log if "Training continues" in line]
         self.assertIn("from step 3 with micro-batches of 4", line)
         expected = self._train_small()
         self.assertEqual(received.step, 6)
