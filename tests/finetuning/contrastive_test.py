@@ -306,7 +306,9 @@ class EmbeddingsTest(FewShotCase):
             f"{word},{other}"
             for word, other in zip(words, reversed(words), strict=True)
         ]
-        config = self._config("anchor,positive", rows, rows)
+        config = self._config(
+            "anchor,positive", rows, rows, num_train_epochs="20"
+        )
         finetune_embeddings.main(config)
         scores = self.read_json("eval_results.json")["dev"]
         self.assertGreater(scores["ndcg@10"], 0.9)
