@@ -128,7 +128,7 @@ class ConversionTestCase(files_case.FolderCase):
 class RoundTripTest(ConversionTestCase):
     @parameterized.parameters("pretraining", "classification")
     @pytest.mark.slow
-    def test_every_format_into_every_other(self, kind):
+    def test_every_format_converts_into_every_other(self, kind):
         stored = stored_models.build(kind)
         model = self.write(stored)
         start = {"bert", "bert/pooler", *weight_map.HEADS[kind]}
@@ -185,7 +185,7 @@ class RoundTripTest(ConversionTestCase):
         read = formats.read(path)
         self.assertEqual(read.config.hidden_act, "gelu")
 
-    def test_classifiers_of_embeddings_only_in_model_directories(self):
+    def test_only_model_directories_hold_classifiers_of_embeddings(self):
         stored = stored_models.build("classification")
         task = stored.task | {"pooling": "mean", "normalize": True}
         stored = dataclasses.replace(stored, task=task)
@@ -195,7 +195,7 @@ class RoundTripTest(ConversionTestCase):
         read = self.assert_same(self.convert(path, "bert_tf")[0], stored)
         self.assertEqual(read.task["pooling"], "mean")
 
-    def test_device_normalization_only_in_model_directories(self):
+    def test_only_model_directories_keep_device_normalization(self):
         stored = stored_models.build()
         settings = stored_model.tokenizer_settings(
             stored.vocabulary, True, normalization="ascii_lower"
@@ -208,7 +208,7 @@ class RoundTripTest(ConversionTestCase):
         path, _ = self.convert(path, "bert_tf")
         self.assertEqual(formats.read(path).tokenizer_settings, settings)
 
-    def test_models_without_a_vocabulary(self):
+    def test_models_may_lack_a_vocabulary(self):
         stored = dataclasses.replace(
             stored_models.build("classification"),
             vocabulary=None,
@@ -292,7 +292,7 @@ class FlagsTest(ConversionTestCase):
         self.assert_refused(message, source, name=name, overwrite=True)
         self.assert_same(source, self.stored)
 
-    def test_directories_that_are_never_replaced(self):
+    def test_never_replaces_home_and_working_directories(self):
         source = self.write(self.stored, target="tf1")
         os.makedirs(os.path.join(self.folder, "home", "work"))
         with contextlib.chdir(os.path.join(self.folder, "home", "work")):
@@ -320,7 +320,7 @@ class FlagsTest(ConversionTestCase):
                 ConvertCheckpointConfig(target_format="tf1", **paths | flags)
             )
 
-    def test_allowed_missing_weights(self):
+    def test_allowed_missing_weights_are_initialized(self):
         source = self.write(self.stored, target="tf1")
         prefix = os.path.join(source, "bert_model.ckpt")
         tensors = tf1_checkpoint.read(prefix)
@@ -523,7 +523,9 @@ class BadInputTest(files_case.FolderCase):
         self.assertEqual(sorted(os.walk(self.folder)), before)
 
     @parameterized.parameters(itertools.permutations(FORMATS, 2))
-    def test_wrong_format_named(self, named, actual):
+    def test_refuses_a_wrong_format_and_names_the_right_one(
+        self, named, actual
+    ):
         self._assert_refused(
             os.path.join(self.models, actual),
             rf"Expected the format {named} \(--from={named}\)\. Received: "
@@ -532,7 +534,7 @@ class BadInputTest(files_case.FolderCase):
         )
 
     @parameterized.parameters(None, *FORMATS)
-    def test_no_format_fits(self, source_format):
+    def test_refuses_files_of_no_known_format(self, source_format):
         os.mkdir(os.path.join(self.folder, "empty"))
         os.mkdir(os.path.join(self.folder, "other"))
         for name in ("other/notes.txt", "model.onnx"):
@@ -580,7 +582,7 @@ class BadInputTest(files_case.FolderCase):
         with self.assertRaisesRegex(UserError, "x must be a regular"):
             formats.check_folder(self.folder)
 
-    def test_several_formats_in_one_directory(self):
+    def test_several_formats_in_one_directory_need_a_choice(self):
         path = self._copy("huggingface")
         for name in (*_CHECKPOINT, "bert_config.json"):
             shutil.copy(os.path.join(self.models, "tf1", name), path)
@@ -628,7 +630,7 @@ class BadInputTest(files_case.FolderCase):
             ("max_position_embeddings", 13),
         ),
     )
-    def test_sizes_that_differ(self, source, key_and_value):
+    def test_refuses_sizes_that_differ(self, source, key_and_value):
         key, value = key_and_value
         path = self._copy(source)
         config_file = os.path.join(path, _CONFIG_FILES[source])
@@ -641,14 +643,14 @@ class BadInputTest(files_case.FolderCase):
         self._assert_refused(path, f"{value}|its")
 
     @parameterized.parameters("tf1", "huggingface", "keras_hub", "model_garden")
-    def test_vocabulary_of_another_size(self, source):
+    def test_refuses_a_vocabulary_of_another_size(self, source):
         path = self._copy(source)
         vocab_file = os.path.join(path, _VOCABULARY[source][0])
         contents = files.read_bytes(vocab_file)
         files.write_bytes(vocab_file, contents + b"more\n")
         self._assert_refused(path, "17|different vocabularies")
 
-    def test_files_of_a_model_directory_that_were_changed(self):
+    def test_refuses_changed_files_of_a_model_directory(self):
         path = self._copy("bert_tf")
         for name in sorted(os.listdir(path)):
             if name == "checksums.json":
@@ -684,7 +686,7 @@ class BadInputTest(files_case.FolderCase):
         ("bert/encoder/transformer/group_0/inner_group_0/ffn_1/kernel", None),
         (None, {"vocab_size": 16, "embedding_size": 128}),
     )
-    def test_other_architectures_of_tf1(self, name, config):
+    def test_refuses_other_architectures_of_tf1(self, name, config):
         path = self._copy("tf1")
         if name:
             tensors = {name: np.zeros([3, 4], np.float32)}
@@ -695,7 +697,7 @@ class BadInputTest(files_case.FolderCase):
             files.write_text(config_file, json.dumps(config))
         self._assert_refused(path, name or "embedding_size")
 
-    def test_other_architectures_of_tf2(self):
+    def test_refuses_other_architectures_of_tf2(self):
         path = os.path.join(self.folder, "tf2")
         module = tf.Module()
         module.kernel = tf.Variable(np.arange(6.0))

@@ -110,7 +110,7 @@ class NewTokensTest(tf.test.TestCase, parameterized.TestCase):
         ("foo\n\nhi\n", 2),
         ("foo\r\nhi\r\n", 1),
     )
-    def test_words_that_no_text_could_match(self, contents, line):
+    def test_refuses_words_that_no_text_could_match(self, contents, line):
         with self.assertRaisesRegex(UserError, f"words.txt, line {line}: "):
             self._read(contents.encode())
 
@@ -182,7 +182,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(table[extension.ids[-1]], unknown)
 
     @parameterized.parameters((17,), (32,), (40,))
-    def test_positions_are_copies(self, length):
+    def test_new_positions_are_copies_of_the_old(self, length):
         source = _stored()
         extension = vocabulary_extender.extend(
             source, max_position_embeddings=length
@@ -198,7 +198,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
             extension.model.weights.shapes[_POSITION_TABLE], (length, 8)
         )
 
-    def test_model_that_preserves_special_tokens(self):
+    def test_preserved_special_tokens_are_no_new_words(self):
         source = _stored(preserve=True)
         # The tokenizer uses U+2CEAC in place of [CLS], so it is no new word.
         extension = self._extend(source, ["[MASK]", "\U0002ceac", "foo"])
@@ -240,7 +240,7 @@ class VocabularyExtensionTest(files_case.FilesCase):
         self.assertNotIn("\n", str(raised.exception))
         self.assertEqual(_list(self.folder), before)
 
-    def test_model_directory_with_more_words_and_positions(self):
+    def test_model_directory_gets_more_words_and_positions(self):
         printed = self._run(max_position_embeddings=20)
         model = model_directory.read_model(self.output)
         source = model_directory.read_model(self.source)
@@ -279,7 +279,7 @@ class VocabularyExtensionTest(files_case.FilesCase):
             self.assertIn(f"  {name}: {value}", printed)
             self.assertIn(f"| {name} | {value}", card)
 
-    def test_checkpoint_of_the_original(self):
+    def test_extends_a_checkpoint_of_the_original(self):
         checkpoint = golden("model/after_12_steps.ckpt.index")
         printed = self._run(
             input=checkpoint.removesuffix(".index"),
@@ -296,7 +296,7 @@ class VocabularyExtensionTest(files_case.FilesCase):
         self.assertLen(model.weights[_TABLE], 99)
         self.assertLen(model.weights["cls/predictions/output_bias"], 99)
 
-    def test_case_of_a_checkpoint_without_settings(self):
+    def test_case_of_new_words_follows_the_vocabulary_or_the_flag(self):
         checkpoint = golden("model/bert_model.ckpt.index")
         options = {
             "input": checkpoint.removesuffix(".index"),
@@ -315,7 +315,7 @@ class VocabularyExtensionTest(files_case.FilesCase):
             overwrite=True,
         )
 
-    def test_positions_of_a_model_without_a_vocabulary(self):
+    def test_model_without_a_vocabulary_gets_only_positions(self):
         source = tiny_model.write(
             os.path.join(self.folder, "mute"), with_vocabulary=False
         )

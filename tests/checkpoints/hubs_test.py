@@ -113,7 +113,7 @@ class LimitsTest(tf.test.TestCase):
         with mock.patch.object(download, "time", clock):
             self._refused(TimeoutError, "less than 65536 bytes in 60 seconds")
 
-    def test_a_redirection_to_a_private_network(self):
+    def test_refuses_a_redirection_to_a_private_network(self):
         public = "8.8.8.8"
         self._set_endpoint(f"https://{public}")
         self._refused(UserError, "private network")
@@ -148,7 +148,7 @@ class PushTest(tf.test.TestCase, parameterized.TestCase):
                 name or self.name, path or self._write(), **arguments
             )
 
-    def test_a_model_directory_whole(self):
+    def test_pushes_a_whole_model_directory(self):
         path = self._write()
         with open(f"{path}/notes.txt", "w") as file:
             file.write("not a part of the model")
@@ -201,7 +201,7 @@ class PushTest(tf.test.TestCase, parameterized.TestCase):
         (401, "refuses access.*set HF_TOKEN"),
         (403, "refuses access.*set HF_TOKEN"),
     )
-    def test_a_token_that_may_not_write(self, status, message):
+    def test_refuses_a_token_that_may_not_write(self, status, message):
         self.server.pages["/api/repos/create"] = model_server.Page(
             b"{}", status
         )
@@ -234,7 +234,7 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
                 vars(page).update(values)
 
     @pytest.mark.slow
-    def test_whole_then_offline(self):
+    def test_fetched_model_is_read_offline(self):
         path, log = self._fetch(self.name)
         self.assertCountEqual(os.listdir(path), _FETCHED)
         self.assertRegex(
@@ -250,7 +250,7 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         os.remove(os.path.join(path, "vocab.txt"))
         self._refused(self.name, "or not all of it", offline=True)
 
-    def test_a_branch_moves(self):
+    def test_a_moved_branch_is_fetched_again(self):
         old, _ = self._fetch(self.name)
         commit = _COMMIT[::-1]
         files = _FILES | {"vocab.txt": b"[PAD]\n[UNK]\n"}
@@ -284,7 +284,7 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         os.remove(os.path.join(path, "m-2.safetensors"))
         self._refused(self.name, "or not all of it", offline=True)
 
-    def test_an_error_of_the_hub(self):
+    def test_reports_an_error_of_the_hub(self):
         path, _ = self._fetch(self.name)
         self._set_pages("api/models/", status=418)
         self._refused(self.name, "answered with status 418")
@@ -305,13 +305,13 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         )
         self._refused(f"{self.name}@v2", "no such model or revision")
 
-    def test_pickles_need_pytorch(self):
+    def test_pickles_are_not_fetched_without_pytorch(self):
         files = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
         self.server.add_repository("some/pickle", files)
         self._refused("hf://some/pickle", "pip install torch")
         self.assertEmpty([x for x in self.server.requests if ".bin" in x[1]])
 
-    def test_interrupted_and_resumed(self):
+    def test_resumes_an_interrupted_file(self):
         self.weights.stops = [1000]
         path, _ = self._fetch(self.name)
         self.assertCountEqual(os.listdir(path), _FETCHED)
@@ -328,13 +328,13 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         ),
         (None, "JSONDecodeError"),
     )
-    def test_answers_of_another_form(self, changes, message):
+    def test_refuses_answers_of_another_form(self, changes, message):
         page = self.server.pages[f"/api/models/{self.repository}/revision/main"]
         values = changes and json.loads(page.contents) | changes
         page.contents = json.dumps(values).encode() if values else b"<html>"
         self._refused(self.name, f"cannot be fetched .*{message}")
 
-    def test_a_file_that_is_too_large(self):
+    def test_refuses_a_file_that_is_too_large(self):
         page = self.server.pages[f"/api/models/{self.repository}/revision/main"]
         values = json.loads(page.contents)
         values["siblings"] = [{"rfilename": "tf_model.h5", "size": 1 << 36}]
@@ -342,7 +342,7 @@ class HuggingFaceTest(_HubsCase, parameterized.TestCase):
         self._refused(self.name, f"{self.name} is larger than 34359738368 byt")
 
     @parameterized.parameters("ETag", "X-Linked-Etag", "X-Repo-Commit")
-    def test_names_that_lead_elsewhere(self, key):
+    def test_refuses_names_that_lead_elsewhere(self, key):
         self.weights.headers[key] = '"../../../../elsewhere"'
         self._refused(self.name, f"the {key.lower()} .*no name of a version")
         for _, _, files in os.walk(self.folder):
@@ -364,7 +364,7 @@ class KaggleTest(_HubsCase, parameterized.TestCase):
         self.server.add_kaggle(_PRESET)
 
     @pytest.mark.slow
-    def test_whole_then_offline(self):
+    def test_fetched_model_is_read_offline(self):
         path, log = self._fetch(f"{self.name}/a")
         self.assertRegex(log, f"Fetched {self.name}/a from .* to {path}")
         self._assert_holds(path, "model.weights.h5", _PRESET)

@@ -277,7 +277,7 @@ class WriteTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
             received.task, {"kind": "classification", "max_seq_length": 6}
         )
 
-    def test_the_originals_classifier(self):
+    def test_writes_the_originals_classifier(self):
         prefix = golden("model/classifier.ckpt.index").removesuffix(".index")
         stored = tf1_checkpoint.read_model(prefix)
         self.write(stored)
@@ -294,7 +294,7 @@ class WriteTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         )
         self.assert_same_model(keras_hub.read_model(self.directory), stored)
 
-    def test_wordpieces_of_white_space(self):
+    def test_refuses_two_wordpieces_of_white_space(self):
         # KerasHub strips white space, so two such tokens would become one.
         config = tiny_layers.replace(vocab_size=17)
         one = Vocabulary([*tiny_model.TOKENS, "\u2028"])
@@ -358,7 +358,7 @@ class ReadTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(formats.detect(self.directory), "keras_hub")
         self._assert_read_as(backbone)
 
-    def test_names_from_before_keras_3(self):
+    def test_reads_names_from_before_keras_3(self):
         backbone = self.their_backbone()
         backbone.save_to_preset(self.directory)
         with h5py.File(self.path("model.weights.h5"), "a") as file:
@@ -394,7 +394,7 @@ class ReadTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertIn("keeps accents", notes)
         self.assertIn("no label names", notes)
 
-    def test_a_trained_classifier(self):
+    def test_reads_a_trained_classifier(self):
         classifier = their_library.models.BertTextClassifier(
             self.their_backbone(), num_classes=3, activation="softmax"
         )
@@ -425,7 +425,7 @@ class ReadTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(received.task, {"kind": "encoder"})
         self.assertIn(note, " ".join(received.report.notes))
 
-    def test_vocabulary_added_by_the_user(self):
+    def test_reads_a_vocabulary_added_by_the_user(self):
         self.their_backbone().save_to_preset(self.directory)
         VOCABULARY.write(self.path("vocab.txt"))
         received = keras_hub.read_model(self.directory)
@@ -459,7 +459,7 @@ class BadInputTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
             keras_hub.read_model(self.directory, **options)
         self.assertNotIn("\n", str(raised.exception))
 
-    def test_activation_of_a_classifier(self):
+    def test_sigmoid_means_multi_label(self):
         self.edit("task.json", activation="sigmoid")
         received = keras_hub.read_model(self.directory)
         self.assertIn("returns sigmoid of the", str(received.report.notes))
@@ -480,7 +480,7 @@ class BadInputTest(PresetCase, tf.test.TestCase, parameterized.TestCase):
         self.edit("tokenizer.json", **changes)
         self._assert_refused(message)
 
-    def test_tokenizer_of_another_architecture(self):
+    def test_refuses_a_tokenizer_of_another_architecture(self):
         values = files.read_json(self.path("tokenizer.json"))
         values["registered_name"] = "keras_hub>RobertaTokenizer"
         files.write_json(self.path("tokenizer.json"), values)

@@ -33,7 +33,7 @@ class InitializationTest(files_case.FolderCase):
         return path
 
     @parameterized.parameters("bert_tf", "tf1", "huggingface")
-    def test_weights_of_any_format(self, weights_format):
+    def test_loads_weights_of_any_format(self, weights_format):
         path = self._convert(weights_format)
         for config in (None, tiny_model.CONFIG):
             stored = checkpoint_loading.read(path, config)
@@ -156,7 +156,7 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
         message = message.format(name)
         self._assert_refused(tensors, message, source="x.ckpt")
 
-    def test_heads_the_model_does_not_build_and_optimizer_state(self):
+    def test_reports_unused_heads_and_optimizer_state(self):
         encoder = bert_model.BertModel(tiny_layers.CONFIG)
         extra = {
             "global_step": np.int64(3),
@@ -171,7 +171,7 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(str(report), "loaded 39 weights, all of the model's; ")
         self.assertRegex(str(report), "part: .*cls/squad.*; not needed: 2 t")
 
-    def test_heads_the_model_creates_new(self):
+    def test_missing_heads_keep_their_initial_values(self):
         before = self._values()
         report = checkpoint_loading.load_into(
             self.model, _tensors(encoder_only=True)

@@ -67,7 +67,7 @@ class MatchTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(report.reshaped, expected[weights_format])
 
     @parameterized.parameters(np.nan, np.inf, -np.inf)
-    def test_numbers_that_are_not_finite(self, value):
+    def test_refuses_numbers_that_are_not_finite(self, value):
         _, theirs = _theirs()
         theirs["bert.encoder.layer.1.output.dense.weight"][2, 3] = value
         tensors, _ = _match(theirs)

@@ -20,7 +20,7 @@ class MinilmTest(tf.test.TestCase):
         cls.tokenizer = bert_tf.load_tokenizer(cls.path)
         cls.ids, cls.segments = minilm.pack(cls.tokenizer, minilm.read_texts())
 
-    def test_config_and_report(self):
+    def test_reads_the_config_and_every_weight(self):
         stored = formats.read(self.path)
         self.assertEqual(formats.detect(self.path), "huggingface")
         self.assertEqual(stored.config.hidden_act, "gelu_erf")

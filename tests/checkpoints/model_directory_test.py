@@ -76,7 +76,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         }
         model_directory.write(self.path, **(values | changes))
 
-    def test_round_trip_after_a_move(self):
+    def test_moved_directory_is_read_unchanged(self):
         self._write()
         moved = self.path + "-moved"
         shutil.move(self.path, moved)
@@ -223,7 +223,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("", 12), ("model.ckpt-7", 7), ("model.ckpt-12.index", 12)
     )
-    def test_output_directory_of_training(self, name, step):
+    def test_reads_an_output_directory_of_training(self, name, step):
         run = os.path.join(self._write_run(), name).rstrip("/")
         self.assertTrue(model_directory.recognizes(run))
         self.assertEqual(formats.detect(run), "bert_tf")
@@ -298,7 +298,7 @@ class CardTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(rest, "\n")
         return yaml.safe_load(header)
 
-    def test_header_of_an_official_task(self):
+    def test_header_describes_an_official_task(self):
         header = self._header(
             {
                 "kind": "classification",
@@ -338,7 +338,9 @@ class CardTest(tf.test.TestCase, parameterized.TestCase):
         ("a Keras model", None, "unknown"),
         ("", None, "unknown"),
     )
-    def test_base_and_license(self, source, base, license_name):
+    def test_base_and_license_follow_the_source(
+        self, source, base, license_name
+    ):
         header = self._header({"kind": "encoder"}, source)
         self.assertEqual(header["license"], license_name)
         if base or not source.startswith("hf://"):
@@ -355,7 +357,7 @@ class CardTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(header["license"], "mit")
         self.assertEqual(header["base_model"], "ada/films")
 
-    def test_scores_of_other_programs(self):
+    def test_leaves_out_scores_of_other_programs(self):
         results = {"dev": {"f1": "high", "accuracy": float("nan")}, "test": 3}
         header = self._header({"kind": "encoder", "results": results})
         self.assertNotIn("model-index", header)

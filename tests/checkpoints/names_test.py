@@ -105,7 +105,7 @@ class NamesTest(files_case.FolderCase):
         self.assertEqual(tokenizer.vocabulary.tokens, stored.vocabulary.tokens)
         self.assertLen(self.server.requests, 1)
 
-    def test_cache_dir_of_the_arguments(self):
+    def test_cache_dir_of_the_arguments_is_used(self):
         self.server.add(_FILE, _zip(self.files))
         other = os.path.join(self.folder, "other")
         bert_tf.load_tokenizer("bert-base-uncased", cache_dir=other)
@@ -193,7 +193,7 @@ class NamesTest(files_case.FolderCase):
             self.server.add(_FILE, contents)
             self._refused("bert-base-uncased", message)
 
-    def test_hashes_of_the_table(self):
+    def test_released_hashes_are_checked(self):
         release = releases.find("bert-base-uncased")
         self.server.add(_FILE, _zip(self.files))
         base = f"{self.server.url}"
@@ -208,7 +208,7 @@ class NamesTest(files_case.FolderCase):
         self.assertIn("not the released one", logs.output[0])
 
     @parameterized.parameters(("m.zip", _zip), ("m.tar.gz", _tar))
-    def test_archive_at_an_address(self, name, pack):
+    def test_archive_at_an_address_is_read(self, name, pack):
         contents = pack(self.files)
         self.server.add(f"/{name}", contents)
         url = f"{self.server.url}/{name}"
@@ -218,11 +218,11 @@ class NamesTest(files_case.FolderCase):
         self.assertEqual(stored.config.num_hidden_layers, 1)
         self.assertStartsWith(stored.source, f"m ({url}, ETag ")
 
-    def test_an_archive_without_a_model(self):
+    def test_refuses_an_archive_without_a_model(self):
         self.server.add("/m.zip", _zip({"a.txt": b"one"}))
         self._refused(f"{self.server.url}/m.zip", "no model: .*: a.txt")
 
-    def test_two_at_once(self):
+    def test_threads_download_a_model_once(self):
         """Downloads in one of three threads; two wait and find the model."""
         self.server.add(_FILE, _zip(self.files))
         paths = []

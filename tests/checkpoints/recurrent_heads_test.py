@@ -96,7 +96,7 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(config[name], value)
 
     @parameterized.parameters(*_MODELS[:4])
-    def test_tf1_round_trip(self, kind, cls, arguments):
+    def test_tf1_keeps_weights_and_head(self, kind, cls, arguments):
         stored, values = _stored(kind, cls, arguments)
         labels = {"labels": arguments.get("labels")}
         if labels["labels"] is None:
@@ -133,7 +133,7 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
         ),
         (_FEATURE_TAGGER, {"layer_combination": None}, "a layer_combi"),
     )
-    def test_a_task_of_another_model(self, entry, changes, message):
+    def test_refuses_a_task_of_another_model(self, entry, changes, message):
         path = self._write(_stored(*entry)[0])
         task_file = pathlib.Path(path, "task.json")
         task = json.loads(task_file.read_text()) | changes

@@ -58,7 +58,7 @@ class SentenceTransformersTest(tf.test.TestCase, parameterized.TestCase):
         scale = max(1, np.abs(expected).max())
         self.assertAllClose(received, expected, rtol=0, atol=1e-5 * scale)
 
-    def test_files_of_the_model(self):
+    def test_embeddings_equal_sentence_transformers(self):
         self._check(bert_tf.load_model(self.path, "embeddings"), 0)
 
     @parameterized.parameters(*enumerate(_POOLINGS))

@@ -22,7 +22,7 @@ class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
         (False, ("cat", "##S")),
         (False, ("über", "Über")),
     )
-    def test_derive_lower_case(self, expected, tokens):
+    def test_lower_case_follows_the_vocabulary(self, expected, tokens):
         vocabulary = Vocabulary(SPECIAL_TOKENS + tokens)
         self.assertIs(stored_model.derive_lower_case(vocabulary), expected)
 
@@ -32,7 +32,7 @@ class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
         ("cased", False),
         ("multilingual-cased", False),
     )
-    def test_derive_lower_case_of_released_vocabularies(self, name, expected):
+    def test_released_vocabularies_have_their_case(self, name, expected):
         path = golden(f"vocab/bert-base-{name}-vocab.txt")
         vocabulary = Vocabulary.from_file(path)
         self.assertIs(stored_model.derive_lower_case(vocabulary), expected)
@@ -40,7 +40,7 @@ class StoredModelTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (1, True), (49, True), (50, False), (100, False), (101, False)
     )
-    def test_lower_case_by_the_share_of_capitals(self, count, expected):
+    def test_share_of_capitals_determines_lower_case(self, count, expected):
         words = [f"{'wÄ'[i < count]}{i}" for i in range(1000)]
         vocabulary = Vocabulary((*SPECIAL_TOKENS, "[unused1]", *words))
         with self.assertLogs() as logs:

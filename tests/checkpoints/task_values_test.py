@@ -56,7 +56,7 @@ class TaskValuesTest(tf.test.TestCase, parameterized.TestCase):
         (_TAGGING, "lstm_size", True),
         (_TAGGING, "results", []),
     )
-    def test_values_of_the_task(self, task, key, value):
+    def test_refuses_wrong_values_of_the_task(self, task, key, value):
         path = self.change(task, "task.json", **{key: value})
         with self.assertRaisesRegex(UserError, f"task.json: '{key}' must"):
             formats.read(path)
@@ -66,7 +66,7 @@ class TaskValuesTest(tf.test.TestCase, parameterized.TestCase):
         ("strip_accents", 1),
         ("preserve_special_tokens", None),
     )
-    def test_values_of_the_tokenizer(self, key, value):
+    def test_refuses_wrong_values_of_the_tokenizer(self, key, value):
         path = self.change(_CLASSIFIER, "tokenizer.json", **{key: value})
         with self.assertRaisesRegex(UserError, f"tokenizer.json: '{key}' must"):
             formats.read(path)

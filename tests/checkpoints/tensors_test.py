@@ -40,7 +40,7 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertEqual(files.read_bytes(self.path), expected)
 
-    def test_whole_numbers_and_long_tensors(self):
+    def test_writes_whole_numbers_and_long_tensors(self):
         values = {
             "a": np.float32([1e-30, -0.0, np.nan]),
             "b": np.arange((1 << 22) + 3, dtype=np.float32),
@@ -67,7 +67,7 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
             read_safetensors(f"file://{self.path}")
 
     @parameterized.parameters("float16", "bfloat16", "float64", "int64")
-    def test_reads_other_types(self, dtype):
+    def test_reads_tensors_of_other_types(self, dtype):
         value = (
             np.arange(6).reshape(2, 3).astype(tf.as_dtype(dtype).as_numpy_dtype)
         )
@@ -79,7 +79,7 @@ class SafetensorsFileTest(tf.test.TestCase, parameterized.TestCase):
             tensors["x"].astype(np.float32), np.arange(6).reshape(2, 3)
         )
 
-    def test_a_file_cut_after_its_header_was_read(self):
+    def test_refuses_a_file_cut_after_its_header_was_read(self):
         write_safetensors(self.path, Tensors.from_arrays(_tensors()), {})
         tensors, _ = read_safetensors(self.path)
         os.truncate(self.path, 100)

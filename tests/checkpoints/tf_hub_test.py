@@ -110,13 +110,13 @@ class TfHubTest(files_case.FolderCase):
             self.assertAllClose(outputs[key], value, 0, 1e-5, key)
 
     @pytest.mark.slow
-    def test_same_scores_of_texts_as_with_preprocessing_in_the_graph(self):
+    def test_scores_equal_those_of_preprocessing_in_the_graph(self):
         expected = np.load(self.model("text_expected.npz"))
         model = bert_tf.load_model(self.model("text"))
         scores = [x["score"] for x in model.predict(list(expected["texts"]))]
         self.assertAllClose(scores, expected["logits"][:, 0], 0, 1e-5)
 
-    def test_case_is_stored(self):
+    def test_refuses_a_flag_that_contradicts_the_stored_case(self):
         config = ConvertCheckpointConfig(
             input=self.model("encoder"),
             output=self.path("out"),
@@ -126,7 +126,7 @@ class TfHubTest(files_case.FolderCase):
         with self.assertRaisesRegex(UserError, "lower case, which --nodo_low"):
             conversion.run(config)
 
-    def test_graph_is_data(self):
+    def test_reads_a_graph_with_unknown_operators(self):
         """Reads a graph with unknown operators, because it never runs it."""
         path = self.copy("keras_layer_classifier")
 
@@ -153,7 +153,7 @@ class TfHubTest(files_case.FolderCase):
                 self.assertLen(formats.read(path).vocabulary, 66)
         self.assert_refused(path, "the asset '../assets/words.txt'")
 
-    def test_head_of_tensorflow_2_4(self):
+    def test_reads_the_head_of_tensorflow_2_4(self):
         """Reads Keras's metadata from saved_model.pb, as of TensorFlow 2.4."""
         path = self.copy("keras_layer_classifier")
         graph = tf_hub._read_graph(os.path.join(path, "saved_model.pb"))
@@ -181,7 +181,7 @@ class TfHubTest(files_case.FolderCase):
         tf.saved_model.save(tf.Module(), self.path("module"))
         self.assert_refused(self.path("module"), "encoder of BERT.*model direc")
 
-    def test_graph_of_tensorflow_1(self):
+    def test_refuses_a_graph_of_tensorflow_1(self):
         path = self.copy("encoder")
         self.change(path, lambda graph: graph.ClearField("object_graph_def"))
         self.assert_refused(path, "version for TensorFlow 2")

@@ -100,7 +100,7 @@ class TfKerasH5Test(tf.test.TestCase, parameterized.TestCase):
             self.assertAllClose(outputs[ours], value, 0, 1e-5, name)
 
     @parameterized.parameters("my_bert", "tf_bert_model_1", "a/tf_bert_model/b")
-    def test_names_above_the_layers(self, name):
+    def test_only_class_names_above_the_layers_matter(self, name):
         weights = self._copy("classification")
         old = "tf_bert_for_sequence_classification"
         self._write({x.replace(old, name): v for x, v in weights.items()})
@@ -109,14 +109,14 @@ class TfKerasH5Test(tf.test.TestCase, parameterized.TestCase):
         else:
             self._assert_read("classification")
 
-    def test_the_class_counts_that_names_the_weights(self):
+    def test_names_of_weights_determine_the_class(self):
         """Ignores the class in config.json, which may precede training."""
         self._copy("tagging")
         for names in (["BertForMaskedLM"], None):
             self._change_config(architectures=names)
             self._assert_read("tagging")
 
-    def test_axis_of_heads(self):
+    def test_reads_weights_with_an_axis_of_heads(self):
         """Reads transformers 4.2's attention weights, with an axis of heads."""
         weights = self._copy("encoder")
         for name, value in weights.items():
@@ -162,12 +162,12 @@ class TfKerasH5Test(tf.test.TestCase, parameterized.TestCase):
         self._assert_refused("pointer of Git LFS.*git lfs pull")
 
     @parameterized.parameters(*_OTHERS)
-    def test_files_of_others(self, name):
+    def test_refuses_files_of_others(self, name):
         self._copy("encoder")
         self._write({name: np.ones((66, 32), "f4")})
         self._assert_refused(f"{_FILE} holds no BERT of transformers: expected")
 
-    def test_weights_that_do_not_fit(self):
+    def test_names_weights_that_do_not_fit(self):
         weights = self._copy("encoder")
         pooler = "bert/tf_bert_model/bert/pooler/dense/"
         weights["x/y/kernel:0"] = weights.pop(f"{pooler}kernel:0")
@@ -185,7 +185,7 @@ class TfKerasH5Test(tf.test.TestCase, parameterized.TestCase):
         self._write(weights)
         self._assert_refused("holds two models")
 
-    def test_numbers_in_another_file(self):
+    def test_refuses_numbers_in_another_file(self):
         weights = self._copy("encoder")
         name, value = weights.popitem()
         self._write(weights)

@@ -402,7 +402,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         expected = lower_case if strip_accents is None else strip_accents
         self.assertEqual(tokenizer.strip_accents, expected)
 
-    def test_where_tokenizers_differ(self):
+    def test_tokenizers_differ_for_known_causes(self):
         """Checks the causes in the original's golden strings, and long words.
 
         The limit of characters per word is read from tokenizer.json.

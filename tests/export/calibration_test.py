@@ -52,7 +52,7 @@ def _of_json(rows):
 
 @pytest.mark.slow
 class TemperatureTest(_Case, parameterized.TestCase):
-    def test_formats_of_this_project(self):
+    def test_own_formats_keep_the_temperature(self):
         path = self.write(temperature=_TEMPERATURE)
         expected = special.softmax(self.plain_logits(path) / _TEMPERATURE, -1)
         model = bert_tf.load_model(path)
@@ -65,7 +65,7 @@ class TemperatureTest(_Case, parameterized.TestCase):
             self.assertAllClose(_of_json(other.predict(_TEXTS)), expected)
 
     @parameterized.parameters(False, True)
-    def test_exports_for_servers(self, litert):
+    def test_served_probabilities_use_the_temperature(self, litert):
         path = self.write(temperature=_TEMPERATURE)
         logits = self.plain_logits(path) / _TEMPERATURE
         answer = self.serve(path, litert=litert)
@@ -80,7 +80,7 @@ class TemperatureTest(_Case, parameterized.TestCase):
         self.assertAllClose(answer["probabilities"], expected)
 
     @parameterized.parameters(("none", 1e-5), ("dynamic", 0.05))
-    def test_files_for_phones(self, quantization, atol):
+    def test_tflite_probabilities_use_the_temperature(self, quantization, atol):
         path = self.write(temperature=_TEMPERATURE)
         expected = special.softmax(self.plain_logits(path) / _TEMPERATURE, -1)
         model = bert_tf.load_model(path)
@@ -93,7 +93,7 @@ class TemperatureTest(_Case, parameterized.TestCase):
             self.assertAllClose(found["probabilities"][0], row, atol=atol)
 
     @parameterized.parameters("huggingface", "tf1", "model_garden")
-    def test_other_projects_formats(self, target):
+    def test_other_formats_scale_logits_by_the_temperature(self, target):
         path = self.write(temperature=_TEMPERATURE)
         logits = self.plain_logits(path)
         converted = str(self.folder / target)
@@ -127,7 +127,7 @@ class TemperatureTest(_Case, parameterized.TestCase):
             assigned,
         )
 
-    def test_order_of_labels(self):
+    def test_thresholds_follow_the_order_of_labels(self):
         path = self.write(
             problem_type="multi_label", thresholds=(0.1, 0.9, 0.5)
         )
@@ -137,7 +137,7 @@ class TemperatureTest(_Case, parameterized.TestCase):
 
 @pytest.mark.slow
 class RejectionTest(_Case):
-    def test_label_is_everywhere(self):
+    def test_every_output_has_the_reject_label(self):
         plain = self.write()
         values = special.softmax(self.plain_logits(plain), -1)
         stated = np.sort(values.max(-1))
@@ -167,7 +167,7 @@ class RejectionTest(_Case):
 
 
 class TaskTest(tf.test.TestCase):
-    def test_model_directories_of_earlier_versions(self):
+    def test_tasks_without_a_temperature_decode_by_softmax(self):
         task = tiny_exports.classification()
         self.assertNotIn("temperature", task.to_json())
         logits = tf.constant([[1.0, 2.0, 0.5]])

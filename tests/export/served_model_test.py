@@ -82,7 +82,7 @@ class ServedModelTest(files_case.FolderCase):
         self.assertIs(served_model.prepare(config), config)
 
     @parameterized.parameters(("a.txt",), ("export/1/saved_model.pb",))
-    def test_refuses_other_folders(self, *names):
+    def test_refuses_folders_without_versions(self, *names):
         with self.assertRaisesRegex(
             UserError, "must be a folder with versions.*Received: .*base', a d"
         ):

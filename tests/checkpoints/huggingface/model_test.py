@@ -46,13 +46,13 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         for name, value in whole.items():
             self.assertAllEqual(sharded[name], value, name)
 
-    def test_a_missing_shard(self):
+    def test_refuses_a_missing_shard(self):
         self._shard()
         self.remove("model-00002-of-00002.safetensors")
         self.assert_refused("names model-00002-of-00002.safetensors, which")
 
     @parameterized.parameters("moved", "lost", "unlisted")
-    def test_an_index_that_does_not_fit(self, fault):
+    def test_refuses_an_index_that_does_not_fit(self, fault):
         index = self._shard()
         places = index["weight_map"]
         name = "bert.pooler.dense.bias"
@@ -71,7 +71,7 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         ('{"weight_map": {"a": "../b.safetensors"}}',),
         ('{"weight_map": {"a": 3}}',),
     )
-    def test_an_index_without_a_weight_map(self, contents):
+    def test_refuses_an_index_without_a_weight_map(self, contents):
         self._shard()
         self.write("model.safetensors.index.json", contents)
         self.assert_refused("'weight_map'|must hold one JSON object")
@@ -95,7 +95,7 @@ class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         stored = self.read()
         return dataclasses.replace(stored, **changes)
 
-    def test_weights_of_the_class_alone(self):
+    def test_writes_weights_of_the_class_alone(self):
         stored = self._stored(task={"kind": "masked_lm", "max_seq_length": 6})
         path, _ = self.written(stored)
         written = safetensors.numpy.load_file(
@@ -196,7 +196,7 @@ _REFUSED = (
 
 class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_REFUSED)
-    def test_configs_are_refused(self, config, message):
+    def test_refuses_unsupported_configs(self, config, message):
         self.write_all(**config)
         self.assert_refused(message)
 
@@ -212,7 +212,7 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         (["My", "BertForMaskedLM"], "BertForMaskedLM", {}, "masked_lm"),
         ("BertModel", "BertModel", {}, "encoder"),
     )
-    def test_classes_of_users(self, names, weights, others, kind):
+    def test_reads_classes_of_users(self, names, weights, others, kind):
         values = case.make_values(weights)
         values |= {name: np.zeros(x, np.float32) for name, x in others.items()}
         self.write_all(weights, values, architectures=names)
@@ -228,7 +228,7 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.write_all(weights, values, architectures=names)
         self.assert_refused("lacks bert.encoder.layer.1.output.dense.bias")
 
-    def test_old_configs_without_model_type_and_class(self):
+    def test_reads_old_configs_without_model_type_and_class(self):
         self.write_all(
             "BertForPreTraining", architectures="absent", model_type="absent"
         )
@@ -292,7 +292,7 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
 
 class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*(name for _, name, _ in case.CLASSES))
-    def test_prefixed_and_bare_and_old_names(self, name):
+    def test_reads_prefixed_bare_and_old_names(self, name):
         values = case.make_values(name)
         self.write_all(name, values)
         expected = dict(self.read().weights)
@@ -366,7 +366,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.write_all(values=values)
         self.assert_refused(f"quantized .*but {name} is I8")
 
-    def test_one_weight_under_two_names(self):
+    def test_refuses_one_weight_under_two_names(self):
         values = case.make_values()
         values["pooler.dense.bias"] = np.ones(8, np.float32)
         self.write_all(values=values)
@@ -434,7 +434,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(stored.task["kind"], kind)
         self.assertIn("cls/predictions/output_bias", stored.weights)
 
-    def test_an_encoder_without_pooler(self):
+    def test_an_encoder_may_lack_a_pooler(self):
         values = {
             n: x for n, x in case.make_values().items() if "pooler" not in n
         }
@@ -498,14 +498,14 @@ class SentenceFilesTest(
         self.assertEqual(task["pooling"], "mean+Dense+default_prompt_name")
         self.assertFalse(task["normalize"])
 
-    def test_length_of_the_tokenizer(self):
+    def test_length_comes_from_the_tokenizer(self):
         self._write({"pooling_mode": "mean"})
         tokenizer = case.read_json(self.path, "tokenizer_config.json")
         tokenizer["model_max_length"] = 6
         self.write("tokenizer_config.json", tokenizer)
         self.assertEqual(self.read().task["max_seq_length"], 6)
 
-    def test_lower_case_of_a_cased_model(self):
+    def test_pooling_names_lower_case_of_a_cased_model(self):
         self._write({"pooling_mode": "mean"}, do_lower_case=True)
         self.assertEqual(self.read().task["pooling"], "mean")
         tokenizer = case.read_json(self.path, "tokenizer_config.json")

@@ -100,7 +100,9 @@ class TokenizerTest(
         (False, True, False, True),
         (True, True, True, True),
     )
-    def test_case_is_kept(self, lower_case, accents, ours_lower, ours_accents):
+    def test_reads_case_and_accents_of_the_tokenizer(
+        self, lower_case, accents, ours_lower, ours_accents
+    ):
         self.write_all()
         self.write(
             "tokenizer_config.json",
@@ -163,13 +165,13 @@ class TokenizerTest(
         self.assertIn("does not say whether", str(stored.report.notes))
 
     @parameterized.parameters(*_REFUSED)
-    def test_files_are_refused(self, files, message):
+    def test_refuses_unsupported_tokenizer_files(self, files, message):
         self.write_all()
         for name, values in files.items():
             self.write(name, values)
         self.assert_refused(message)
 
-    def test_a_padded_table(self):
+    def test_notes_a_padded_table(self):
         self.write_all()
         self.write("vocab.txt", "\n".join(case.TOKENS[:-2]))
         stored = self.read()
@@ -177,7 +179,7 @@ class TokenizerTest(
         self.assertIn("17 lines, and the model's", str(stored.report.notes))
 
     @parameterized.parameters("both", "tokenizer.json", "vocab.txt")
-    def test_rows_without_a_token(self, files):
+    def test_lines_without_a_token_keep_their_rows(self, files):
         """Reads empty lines, U+2028 and repeats as transformers 5 has them."""
         lines = [*case.TOKENS[:15], "\u2028", "a", "", "a"]
         theirs = ["" if line == "\u2028" else line for line in lines]

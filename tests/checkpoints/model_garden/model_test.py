@@ -157,7 +157,7 @@ class OfficialTest(tf.test.TestCase, parameterized.TestCase):
         # The maker process checks that all objects were matched.
         self._assert_same_outputs(name, _EXPORTS[name])
 
-    def test_note_on_the_unused_pooler(self):
+    def test_notes_the_unused_pooler_and_optimizer(self):
         path = os.path.join(self.directory, "made_pretrainer")
         report = model_garden.read_model(path).report
         self.assertContainsSubset(
@@ -258,7 +258,7 @@ class ObjectCheckpointTest(tf.test.TestCase):
         super().setUp()
         self.prefix = os.path.join(self.create_tempdir().full_path, "x.ckpt")
 
-    def test_objects_in_a_cycle(self):
+    def test_reads_objects_in_a_cycle(self):
         root, child = tf.Module(), tf.Module()
         root.child, child.parent = child, root
         child.value = tf.Variable(4.0)

@@ -174,7 +174,7 @@ class Tf1ModelTest(files_case.FolderCase):
 
     # === Round trips ===
 
-    def test_encoder_without_pooler(self):
+    def test_encoder_may_lack_a_pooler(self):
         arrays = _arrays("cls/squad")
         for suffix in ("kernel", "bias"):
             del arrays[f"bert/pooler/dense/{suffix}"]
@@ -194,7 +194,7 @@ class Tf1ModelTest(files_case.FolderCase):
         found = tf1_checkpoint.read_model(self.folder)
         self.assertCountEqual(found.optimizer_state, state)
 
-    def test_one_tensor_at_a_time(self):
+    def test_reads_one_tensor_at_a_time(self):
         tf1_checkpoint.write_model(self.folder, _stored(_arrays()))
         read = []
         reader = tf.train.load_checkpoint(self.path("bert_model.ckpt"))
@@ -215,7 +215,7 @@ class Tf1ModelTest(files_case.FolderCase):
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps 1e-05, .* with 1e-12"),
         ({"left_to_right": True}, "left_to_right True, .* with False"),
     )
-    def test_sentences_on_unsupported_configs(self, changes, message):
+    def test_sentences_name_unsupported_values(self, changes, message):
         config = tiny_layers.replace(**changes)
         sentences = tf1_checkpoint.write_model(
             self.folder, _stored(_arrays(), config=config)
@@ -241,7 +241,7 @@ class Tf1ModelTest(files_case.FolderCase):
 
     # === Bad input ===
 
-    def test_a_path_that_tensorflow_reads_as_a_pattern(self):
+    def test_refuses_a_path_that_tensorflow_takes_as_a_pattern(self):
         folder = self.path("a[1]")
         os.makedirs(folder)
         tf1_checkpoint.write_model(folder, _stored(_arrays()))
@@ -279,7 +279,7 @@ class Tf1ModelTest(files_case.FolderCase):
         ({"bert/pooler/dense/bias/adam_m": None}, "bias/adam_m is missing"),
         ({"global_step": np.zeros(2, np.int64)}, r"global_step has the shape"),
     )
-    def test_slots_of_no_weight(self, changes, message):
+    def test_refuses_slots_that_fit_no_weight(self, changes, message):
         arrays = _arrays()
         tensors = arrays | _slots(arrays) | changes
         self._write({n: x for n, x in tensors.items() if x is not None})

@@ -148,7 +148,7 @@ class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
     """Heads that point into texts return the offsets of each token."""
 
     @pytest.mark.slow
-    def test_tags_of_tokens(self):
+    def test_tags_have_offsets_of_tokens(self):
         built = _make("tagging")
         model = LiteModel(built.content, text_operators=True)
         text = "The cafe\u0301s, cat \u6771 " + "dog " * 9
@@ -165,7 +165,7 @@ class TokenOutputsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(answer["starts"][1], np.full(_LENGTH, -1))
 
     @pytest.mark.slow
-    def test_logits_of_tokens(self):
+    def test_logits_have_offsets_of_tokens(self):
         built = _make("question_answering")
         model = LiteModel(built.content, text_operators=True)
         context = "\u00a0The cats sat " + "on " * 9
@@ -267,7 +267,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*every_head.NAMES)
     @pytest.mark.slow
-    def test_any_number_of_rows_of_any_length_in_two_runtimes(self, name):
+    def test_two_runtimes_accept_any_number_and_length_of_rows(self, name):
         built = tiny_builds.make(name)
         model = LiteModel(built.content)
         self.assertEqual(set(model.inputs), set(_INPUTS))
@@ -317,7 +317,7 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*_FREE)
     @pytest.mark.slow
-    def test_free_shapes_of_rounded_weights(self, name, quantization):
+    def test_rounded_weights_allow_free_shapes(self, name, quantization):
         built = tiny_builds.make(name, quantization=quantization)
         self.assertEmpty(conversion.custom_operators(built.content))
         rows = rows_of_ids.make(built, 3, 7)

@@ -96,7 +96,7 @@ class DocumentedProgramsTest(tf.test.TestCase):
             atol=client_files.TOLERANCE,
         )
 
-    def test_litert_in_python(self):
+    def test_python_program_runs_with_litert(self):
         program = _program(
             "python", "from ai_edge_litert.interpreter import Interpreter"
         )
@@ -111,7 +111,7 @@ class DocumentedProgramsTest(tf.test.TestCase):
         self.assertLen(probabilities, len(client_models.LABELS))
         self.assertAlmostEqual(sum(probabilities), 1, places=5)
 
-    def test_mediapipe_in_python(self):
+    def test_python_program_scores_with_mediapipe(self):
         program = _program("python", "from mediapipe.tasks.python import text")
         python = environments.make(
             client_files.environment_name(client_files.MEDIAPIPE),
@@ -120,7 +120,7 @@ class DocumentedProgramsTest(tf.test.TestCase):
         path = self._write("a.py", program)
         self._assert_scores(environments.run(python, path, **self.options))
 
-    def test_mediapipe_in_node(self):
+    def test_node_program_scores_with_mediapipe(self):
         program = _javascript()
         self._write("classify.mjs", program)
         shutil.copy(

@@ -105,7 +105,7 @@ class GateTest(tf.test.TestCase, parameterized.TestCase):
         ("dynamic", "try --quantization=float16"),
         ("none", "the model's outputs are"),
     )
-    def test_rejects_a_drop(self, quantization, advice):
+    def test_rejects_a_drop_above_max_drop(self, quantization, advice):
         scores = Scores("dev.tsv", 9, "accuracy", 20.0, 22.5, 2.5, 1.0)
         config = eval_files.config("classification", quantization=quantization)
         scores.require(dataclasses.replace(config, max_drop=2.5))
@@ -172,7 +172,7 @@ class CalibrationDataTest(_RowsCase):
                 sorted(inputs), ["input_ids", "input_mask", "segment_ids"]
             )
 
-    def test_batches_of_a_fixed_shape(self):
+    def test_batches_have_the_fixed_shape(self):
         path = eval_files.write("classification")
         build = self._build(
             "classification", path, batch_size=4, max_seq_length=11

@@ -121,7 +121,7 @@ class WarningTest(tf.test.TestCase, parameterized.TestCase):
         {"pair": True},
         {"head": "tagging"},
     )
-    def test_no_warning_without_differences(self, **values):
+    def test_does_not_warn_without_differences(self, **values):
         self.assertIsNone(tflite_export.find_warning(_client_build(**values)))
 
 

@@ -74,13 +74,13 @@ class DoubtTest(files_case.FolderCase):
         self.assertAllEqual(doubtful["label"], [True, False])
         self.assertNotIn("probabilities", doubtful)
 
-    def test_probabilities_at_the_threshold(self):
+    def test_probabilities_at_the_threshold_are_doubtful(self):
         near, apart = [[3.0, 0.001, -3.0], [3.0, 0.05, -3.0]]
         doubtful = self._decide("multi_label", logits=[near, apart])
         self.assertAllEqual(doubtful["labels"], [True, False])
 
     @pytest.mark.slow
-    def test_texts_with_close_answers_or_tags(self):
+    def test_close_answers_and_tags_are_doubtful(self):
         """Equal logits make all outputs of an answer and all tags doubtful."""
         text = "the cat sat on the mat. " * 3
         for name, output, row in (
@@ -144,7 +144,9 @@ class FaultTest(tf.test.TestCase, parameterized.TestCase):
         ("fill_mask", None, {"top_k": 2}, "tokens is"),
     )
     @pytest.mark.slow
-    def test_detects_other_settings(self, name, change, settings, fault):
+    def test_detects_an_export_with_other_settings(
+        self, name, change, settings, fault
+    ):
         change = change or (lambda stored: stored)
         self.assertIn(fault, self._faults(name, change, **settings))
 
@@ -165,7 +167,7 @@ class FaultTest(tf.test.TestCase, parameterized.TestCase):
         ),
     )
     @pytest.mark.slow
-    def test_detects_other_code(self, name, patch, fault):
+    def test_detects_an_export_by_other_code(self, name, patch, fault):
         """Detects an export by another version of the project."""
         with patch:
             self.assertIn(fault, self._faults(name))
