@@ -185,7 +185,9 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
         ("bfloat16", "avx512f", "float32", "would only emulate"),
         ("float16", "avx512f", "float16", "--mixed_precision=float16"),
     )
-    def test_on_a_cpu(self, flag, flags, name, reason):
+    def test_precision_follows_the_instructions_of_a_cpu(
+        self, flag, flags, name, reason
+    ):
         self._with_cpu(flags)
         chosen = device_setup.resolve_precision(flag, "CPU")
         self.assertEqual(chosen.name, name)
@@ -200,7 +202,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ((9, 0), "bfloat16"), ((7, 5), "float16"), ((6, 1), "float32")
     )
-    def test_on_a_gpu(self, capability, name):
+    def test_precision_follows_the_capability_of_a_gpu(self, capability, name):
         with mock.patch.object(
             device_setup, "_gpu_capability", return_value=capability
         ):
@@ -208,7 +210,7 @@ class PrecisionTest(tf.test.TestCase, parameterized.TestCase):
                 device_setup.resolve_precision("auto", "GPU").name, name
             )
 
-    def test_on_a_tpu(self):
+    def test_precision_is_bfloat16_on_a_tpu(self):
         self.assertEqual(
             device_setup.resolve_precision("auto", "TPU").name, "bfloat16"
         )

@@ -65,7 +65,7 @@ class PackedWeightsTest(parameterized.TestCase):
         self.assertEqual(_run(_UPDATE, **assumed), [1.0, 1.0])
 
     @parameterized.parameters("1", "true", "True")
-    def test_training_is_refused(self, value):
+    def test_training_is_refused_with_packed_weights(self, value):
         assumed = {packed_weights.VARIABLE: value}
         with mock.patch.dict(os.environ, assumed):
             self.assertTrue(packed_weights.are_assumed())
@@ -75,7 +75,7 @@ class PackedWeightsTest(parameterized.TestCase):
                 packed_weights.refuse()
 
     @parameterized.parameters("", "0", "false")
-    def test_training_is_not_refused(self, value):
+    def test_training_is_allowed_without_packed_weights(self, value):
         with mock.patch.dict(os.environ, {packed_weights.VARIABLE: value}):
             self.assertFalse(packed_weights.are_assumed())
             packed_weights.refuse()

@@ -427,7 +427,7 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
                 ["--z", "--a=1", "--b=2 3", "--c", "--a=4"],
             )
 
-    def test_home_and_no_file(self):
+    def test_expands_home_and_skips_empty_flagfiles(self):
         self.folder.create_file("mine.flags", "\ufeff--a=1\n")
         home = {"HOME": self.folder.full_path}
         with mock.patch.dict(os.environ, home), contextlib.chdir("/"):

@@ -44,7 +44,7 @@ class SavedModelConfigTest(tf.test.TestCase, parameterized.TestCase):
     def test_model_name_defaults_to_the_directory(self, values, name):
         self.assertEqual(_config(**values).served_name, name)
 
-    def test_buckets_are_numbers(self):
+    def test_buckets_are_read_as_numbers(self):
         self.assertEqual(
             _config(buckets="16, 32,99").bucket_lengths(), (16, 32, 99)
         )

@@ -107,7 +107,7 @@ class RestFuzzTest(fuzzed_servers.FuzzCase, tf.test.TestCase):
         def run(body):
             self.check("POST", "/v1/models/toy:predict", body)
 
-    def test_paths_and_methods(self):
+    def test_paths_and_methods_are_answered_or_refused(self):
         part = _TEXT.filter(lambda text: text.isprintable())
 
         @fuzzing.run(
@@ -128,7 +128,7 @@ class RestFuzzTest(fuzzed_servers.FuzzCase, tf.test.TestCase):
             )
             self.check(method, path, b"{}")
 
-    def test_bytes_that_are_not_http(self):
+    def test_bytes_that_are_not_http_cause_no_server_error(self):
         for request in (
             b"\0\1\2\3\r\n\r\n",
             b"POST /v1/models/toy:predict HTTP/1.1\r\n"
@@ -143,7 +143,7 @@ class RestFuzzTest(fuzzed_servers.FuzzCase, tf.test.TestCase):
                 client.settimeout(toy_models.TIMEOUT_SECONDS)
                 self.assertNotIn(b" 500 ", client.recv(1000))
 
-    def test_clients_that_hang_up(self):
+    def test_clients_may_hang_up(self):
         for _ in range(20):
             connection = http.client.HTTPConnection("127.0.0.1", self.port)
             connection.request(

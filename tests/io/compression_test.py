@@ -94,7 +94,7 @@ class TextLinesTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, message):
             list(text_files.read_lines(path))
 
-    def test_one_line_that_ends_in_cr(self):
+    def test_last_line_may_end_in_cr(self):
         path = self._write("a.TXT.GZ", gzip.compress(b"one\r"))
         self.assertEqual(list(text_files.read_lines(path)), [(1, "one")])
 

@@ -140,7 +140,7 @@ class DownloadTest(DownloadCase):
         )
         self.assertLen(self.server.requests, 3)
 
-    def test_complete_but_not_renamed(self):
+    def test_reuses_a_complete_file_that_was_not_renamed(self):
         with mock.patch.object(os, "replace", side_effect=KeyboardInterrupt):
             with self.assertRaises(KeyboardInterrupt):
                 self._fetch()
@@ -209,7 +209,7 @@ class HostileServerTest(DownloadCase):
         self.page.raw = lambda: itertools.chain([head], pieces)
 
     @parameterized.parameters("abc", "-5", "+3", "3, 3", "9" * 30, "\xb2")
-    def test_a_wrong_length(self, length):
+    def test_refuses_a_wrong_length(self, length):
         self._answer(f"HTTP/1.1 200 OK\nContent-Length: {length}\n\nabc")
         self._refused("it states the length ")
 
@@ -224,7 +224,7 @@ class HostileServerTest(DownloadCase):
         ("200 OK\nTransfer-Encoding: chunked\n\nzz", "cannot be fetched"),
         ("", "cannot be fetched"),
     )
-    def test_a_wrong_answer(self, head, message):
+    def test_refuses_a_wrong_answer(self, head, message):
         self._answer(f"HTTP/1.1 {head}\n\n")
         self._refused(message, None)
 
@@ -236,7 +236,7 @@ class HostileServerTest(DownloadCase):
         ),
         (f"Content-Length: {1 << 40}\n", b"x"),
     )
-    def test_a_body_without_end(self, headers, piece):
+    def test_refuses_a_body_without_end(self, headers, piece):
         self._answer(f"HTTP/1.1 200 OK\n{headers}\n", piece)
         self.enter_context(
             mock.patch.object(download, "_MAX_UNSTATED_BYTES", 1 << 20)
@@ -249,11 +249,11 @@ class HostileServerTest(DownloadCase):
         ("HTTP/1.1 200 OK\n", b"A: b\r\n" * 200, "more than 100 headers"),
         ("HTTP/1.1 302 OK\nLocation: /a/model.zip\n\n", b"x", "status 302"),
     )
-    def test_an_answer_without_end(self, head, piece, message):
+    def test_refuses_an_answer_without_end(self, head, piece, message):
         self._answer(head, piece)
         self._refused(message)
 
-    def test_a_byte_now_and_then(self):
+    def test_refuses_a_byte_now_and_then(self):
         """The socket's time limit never expires; the file's limit does."""
 
         def pieces():
@@ -272,7 +272,7 @@ class HostileServerTest(DownloadCase):
         *("[::1]", "[fe80::1]", "[fd00::1]", "[::ffff:10.0.0.1]"),
         *("[64:ff9b::7f00:1]", "[2002:a00:1::]", "localhost"),
     )
-    def test_a_redirection_to_a_private_network(self, host):
+    def test_public_hosts_may_not_redirect_to_private_networks(self, host):
         redirect = download._Redirects().redirect_request
         for source, refused in (("8.8.8.8", True), ("10.1.1.1", False)):
             request = urllib.request.Request(f"https://{source}/x.zip")
@@ -283,7 +283,7 @@ class HostileServerTest(DownloadCase):
             else:
                 self.assertIsNotNone(redirect(*arguments))
 
-    def test_a_name_with_a_private_address_among_others(self):
+    def test_one_private_address_makes_a_name_private(self):
         found = [(0, 0, 0, "", (x, 0)) for x in ("8.8.8.8", "10.0.0.1")]
         for count, expected in ((1, True), (2, False)):
             with mock.patch.object(
@@ -351,7 +351,7 @@ class ArchivesTest(files_case.FolderCase):
         self._write(kind, {name: b"one"})
         self._refused("path outside its folder.*Received: ")
 
-    def test_a_name_with_a_zero_byte(self):
+    def test_refuses_a_name_with_a_zero_byte(self):
         self._write("zip", {"m/a?b": b"one"})
         self._replace(b"m/a?b", b"m/a\0b")
         self._refused("path outside its folder.*Received: ")
@@ -359,7 +359,7 @@ class ArchivesTest(files_case.FolderCase):
     @parameterized.product(
         kind=("zip", "tar.gz"), name=("./a", "a/b", "./a/b/c")
     )
-    def test_a_name_that_is_taken(self, kind, name):
+    def test_refuses_a_name_that_is_taken(self, kind, name):
         self._write(kind, {"a": b"one", name: b"two"})
         with self.assertRaisesRegex(UserError, "not a whole archive"):
             archives.unpack(self.archive, self.target)
@@ -368,7 +368,7 @@ class ArchivesTest(files_case.FolderCase):
         (6, 8, 1, "not a whole archive.*encrypted"),
         (8, 10, 99, "unknown compression"),
     )
-    def test_an_unreadable_zip(self, local, central, value, message):
+    def test_refuses_an_unreadable_zip(self, local, central, value, message):
         self._write("zip", {"a": b"one"})
         contents = bytearray(files.read_bytes(self.archive))
         contents[local] = value
@@ -376,7 +376,7 @@ class ArchivesTest(files_case.FolderCase):
         files.write_bytes(self.archive, contents)
         self._refused(message)
 
-    def test_names_that_begin_at_the_current_folder(self):
+    def test_names_may_begin_at_the_current_folder(self):
         with tarfile.open(self.archive, "w:gz") as file:
             with contextlib.chdir(self.create_tempdir().full_path):
                 os.mkdir("m")
@@ -435,7 +435,7 @@ class ArchivesTest(files_case.FolderCase):
         self._refused("too long, or in too many folders")
 
     @parameterized.parameters(*b"xgLKX")
-    def test_a_header_of_gigabytes(self, kind):
+    def test_refuses_a_header_of_gigabytes(self, kind):
         """A header of 3 GiB is refused before its contents are read."""
         info = tarfile.TarInfo("m")
         info.type, info.size = bytes([kind]), 3 << 30
@@ -448,18 +448,18 @@ class ArchivesTest(files_case.FolderCase):
         self.assertLess(tracemalloc.get_traced_memory()[1], 1 << 24)
 
     @parameterized.parameters("zip", "tar.gz")
-    def test_headers_of_many_members(self, kind):
+    def test_refuses_headers_of_many_members(self, kind):
         self._write(kind, {f"{x:0100}": b"" for x in range(99)})
         with mock.patch.object(archives, "_MAX_HEADER_BYTES", 9999):
             self._refused("has headers of more than 9999 bytes")
 
     @parameterized.parameters(zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
-    def test_compressions_without_a_bound(self, method):
+    def test_refuses_compressions_without_a_bound(self, method):
         with zipfile.ZipFile(self.archive, "w", method) as file:
             file.writestr("a", bytes(1 << 20))
         self._refused("unknown compression")
 
-    def test_a_size_that_is_a_lie(self):
+    def test_refuses_a_size_that_is_a_lie(self):
         with zipfile.ZipFile(self.archive, "w", zipfile.ZIP_DEFLATED) as file:
             file.writestr("a", bytes(1 << 20))
         size = (1 << 20).to_bytes(4, "little")
@@ -479,7 +479,7 @@ class ArchivesTest(files_case.FolderCase):
             file.addfile(info)
         self._refused("a link, a device|not a whole archive")
 
-    def test_a_name_that_is_not_utf_8(self):
+    def test_refuses_a_name_that_is_not_utf_8(self):
         self._write("zip", {"m\u00df": b"one"})
         self._replace("m\u00df".encode(), b"m\xff\xff")
         self._refused("not a whole archive")

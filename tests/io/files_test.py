@@ -218,7 +218,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         files.write_text(self.path, '{"a": [1]}')
         self.assertEqual(files.read_json_object(self.path), {"a": [1]})
 
-    def test_sha256_of_a_file_longer_than_one_chunk(self):
+    def test_sha256_reads_files_longer_than_one_chunk(self):
         contents = b"abc" * (6 << 20)
         files.write_bytes(self.path, contents)
         expected = hashlib.sha256(contents).hexdigest()

@@ -240,7 +240,7 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
     def test_unread_inputs_may_be_missing(self):
         paths.check_inputs(_FlagsWithUnread(data="b.csv"))
 
-    def test_configurations_of_recipes(self):
+    def test_finds_configurations_of_recipes(self):
         path = paths.resolve_config("configs/tiny/bert_config.json")
         self.assertTrue(os.path.isfile(path))
         self.assertEqual(paths.resolve_config("configs/x"), "configs/x")

@@ -103,7 +103,7 @@ class ReadTableTest(files_case.FolderCase):
         ("a.json", '\n\n[\n\n{"a": 1,\n"b": 2},\n\n\n{"a":\n2}]', [5, 9]),
         ("a.json", '[{"a": "\\n],["} ,{"a": 2}\n,{"a": 3}]', [1, 1, 2]),
     )
-    def test_blank_lines_and_numbers_of_lines(self, name, contents, lines):
+    def test_blank_lines_count_in_line_numbers(self, name, contents, lines):
         rows = self.read(name, contents)
         self.assertEqual([line for line, _ in rows], lines)
 
@@ -140,7 +140,7 @@ class ReadTableTest(files_case.FolderCase):
             self.read("a.csv", '"a;b"\n1;2\n'), [(2, {"a;b": "1;2"})]
         )
 
-    def test_columns_of_a_file_without_header(self):
+    def test_file_without_header_has_the_given_columns(self):
         options = {"columns_without_header": ("source", "label", "text")}
         expected = {"source": "s", "label": "0", "text": "t"}
         self.assertEqual(
@@ -246,7 +246,7 @@ class ReadTableTest(files_case.FolderCase):
             list(enumerate(rows, 1)),
         )
 
-    def test_parquet_of_bytes_and_of_equal_names(self):
+    def test_parquet_bytes_become_text_and_names_must_differ(self):
         path = os.path.join(self.create_tempdir().full_path, "a.parquet")
         texts = pa.array(["café".encode()], pa.binary())
         columns = [texts, pa.array([[b"a", b"b"]]), texts, texts]

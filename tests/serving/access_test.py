@@ -57,7 +57,7 @@ class HostsTest(
         *("evil.example", "evil.example:8501", "localhost.evil.example"),
         *("evil.example@", "[::1", ""),
     )
-    def test_refuses_other_names(self, host):
+    def test_refuses_hosts_that_are_not_allowed(self, host):
         for method, path in (("POST", toy_models.PREDICT), ("GET", "/readyz")):
             body = _BODY if method == "POST" else None
             status, answer = self.ask(method, path, body, {"host": host})
@@ -168,7 +168,7 @@ class KeysTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
         ("POST", "/v1/models/toy", 401),
         ("POST", toy_models.PREDICT, 401),
     )
-    def test_health_without_key(self, method, path, expected):
+    def test_health_and_metrics_need_no_key(self, method, path, expected):
         port = self.configs[True].rest_api_port
         body = _BODY if method == "POST" else None
         status, _ = toy_models.ask_raw(port, method, path, body)
@@ -405,14 +405,14 @@ class BadFilesTest(CertificatesCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, message):
             access.read_tls(self.config(**flags))
 
-    def test_key_of_another_certificate(self):
+    def test_refuses_a_key_of_another_certificate(self):
         config = self.config(**self.own(tls_key=self.path("clients.key")))
         with self.assertRaisesRegex(
             UserError, r"^--tls_cert=.*own.pem and --tls_key=.*MISMATCH.$"
         ):
             ModelServer(config)
 
-    def test_key_with_a_password(self):
+    def test_refuses_a_key_with_a_password(self):
         locked = self.path("locked.key")
         files = "-in", self.path("own.key"), "-out", locked
         password = "-aes128", "-passout", "pass:secret"
@@ -430,7 +430,7 @@ class BadFilesTest(CertificatesCase, parameterized.TestCase):
         flags = self.own(**{flag: path})
         self.assert_refused(f"--{flag}=.* not a regular file", **flags)
 
-    def test_authorities_without_certificates(self):
+    def test_refuses_authorities_without_certificates(self):
         flags = self.own(tls_client_ca=self.path("own.key"))
         self.assert_refused("--tls_client_ca=.*own.key has", **flags)
 
@@ -444,7 +444,7 @@ class BadFilesTest(CertificatesCase, parameterized.TestCase):
             "client_verify needs custom_ca",
         ),
     )
-    def test_ssl_config_file(self, contents, message):
+    def test_refuses_a_wrong_ssl_config_file(self, contents, message):
         path = self.create_tempfile(content=contents, mode="wb").full_path
         self.assert_refused(message, ssl_config_file=path)
 
@@ -453,7 +453,7 @@ class BadFilesTest(CertificatesCase, parameterized.TestCase):
         ({"tls_client_ca": "a"}, "--tls_client_ca needs --tls_cert"),
         ({"health_without_key": True}, "needs --api_key_file"),
     )
-    def test_flags_that_need_others(self, flags, message):
+    def test_refuses_flags_that_need_others(self, flags, message):
         with self.assertRaisesRegex(ValueError, message):
             ServeConfig(model_base_path="toy", **flags)
 

@@ -597,7 +597,7 @@ class PieceSchedulerTest(absltest.TestCase):
             servable.calls, [[1] * 6, [2], [4] * 6, [4] * 2, *[[2]] * 6]
         )
 
-    def test_pieces_by_their_characters(self):
+    def test_pieces_are_split_by_their_characters(self):
         texts = np.array([b"a" * n for n in (3000, 2000, 1, 5000, 9, 9)])
         sizes = servables.row_sizes({"text": texts.astype(object)})
         self.assertEqual(sizes.tolist(), [3000, 2000, 1, 5000, 9, 9])

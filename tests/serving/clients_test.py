@@ -90,7 +90,7 @@ class GoneTest(toy_models.ToyCase, tf.test.TestCase):
         body = {"signature_name": "slow", "instances": rows}
         return self.enterContext(_post(self.config, body))
 
-    def test_rest_client_that_disconnects(self):
+    def test_rest_client_that_disconnects_ends_its_call(self):
         self.serve()
         connection = self.send_by_rest()
         self.wait_for_calls()
@@ -103,7 +103,7 @@ class GoneTest(toy_models.ToyCase, tf.test.TestCase):
         self.assertIn(b" 504 ", connection.recv(1000))
         self.assert_ends("DEADLINE_EXCEEDED")
 
-    def test_grpc_client_that_cancels(self):
+    def test_grpc_client_that_cancels_ends_its_call(self):
         self.serve()
         future = self.predict.future(_request(_NUM_ROWS))
         self.wait_for_calls()

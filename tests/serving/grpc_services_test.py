@@ -90,7 +90,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         scaled = tf.make_ndarray(outputs["scaled"])
         self.assertAllEqual(scaled, [[10, 25], [-10, 0]])
 
-    def test_tensors_in_all_their_forms(self):
+    def test_reads_tensors_in_all_their_forms(self):
         content = tf.make_tensor_proto(np.array([1.0, 4.0], np.float32))
         self.assertTrue(content.tensor_content)
         typed = _proto(1, 2, float_val=[1, 4])
@@ -170,7 +170,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             "INVALID_ARGUMENT", "Input is empty", self.stub.Classify, request
         )
 
-    def test_regress_with_a_context(self):
+    def test_regress_reads_the_context(self):
         examples = self.examples(1.5)["example_list"]["examples"]
         request = regression_pb2.RegressionRequest(
             model_spec={"name": "toy", "signature_name": "regress"},
@@ -386,12 +386,12 @@ class JsonTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (np.float32, b"0.1"), (np.float16, b"0.099975586")
     )
-    def test_float_digits_beside_nan(self, dtype, digits):
+    def test_nan_does_not_change_float_digits(self, dtype, digits):
         outputs = {"y": np.array([0.1, np.nan], dtype)}
         written = json_values.write_predictions(outputs, True)
         self.assertEqual(written, b'{"predictions": [%s, NaN]}' % digits)
 
-    def test_float_digits_beside_a_text_that_is_not_utf8(self):
+    def test_text_that_is_not_utf8_does_not_change_float_digits(self):
         scores = np.array([[0.1, 2.0]], np.float32)
         outputs = {"t": np.array([b"\xff"], object), "y": scores}
         for by_rows, expected in (
@@ -479,7 +479,7 @@ class WarmupTest(tf.test.TestCase, parameterized.TestCase):
         ):
             self.run_records(*[_predict_log("a")] * 3)
 
-    def test_a_file_that_holds_no_records(self):
+    def test_refuses_a_file_that_holds_no_records(self):
         path = _write_warmup(self.directory)
         self.addCleanup(os.remove, path)
         files.write_text(path, "no records, but long enough for the first size")

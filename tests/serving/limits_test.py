@@ -92,7 +92,7 @@ class LimitsTest(
         self.assert_refused(flag, too_large)
         self.assert_answered(largest)
 
-    def test_bodies_of_unknown_length(self):
+    def test_refuses_large_bodies_of_unknown_length(self):
         connection = http.client.HTTPConnection(
             "127.0.0.1", self.port, timeout=toy_models.TIMEOUT_SECONDS
         )
@@ -172,7 +172,7 @@ class LimitsTest(
         response = self.stub.Predict(request)
         self.assertEqual(response.outputs["text"].string_val, text * 80)
 
-    def test_messages_that_are_not_protos(self):
+    def test_refuses_messages_that_are_not_protos(self):
         # The stub sends only valid messages, so send raw bytes.
         method = self.channel.unary_unary(_PREDICT)
         text = "The message is not a valid proto."
@@ -215,7 +215,7 @@ class FieldsTest(tf.test.TestCase, parameterized.TestCase):
         (_field(2, _field(1, _EMPTY * 50)), 2),
         (_field(9, _EMPTY * 50) + b"\x4d1234\x4912345678\x50\xff\x01", 4),
     )
-    def test_counts_nested_ones(self, content, count):
+    def test_counts_fields_of_nested_messages(self, content, count):
         self.assertEqual(_count(content, count), count)
         if count:
             with self.assertRaisesRegex(
@@ -278,7 +278,7 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
         ((3, 4, 128), np.int32, 12),
         ((0, 1000, 2), np.int32, 1000),
     )
-    def test_each_choice_counts(self, shape, dtype, count):
+    def test_each_choice_counts_as_a_row(self, shape, dtype, count):
         self.assertEqual(services.count_rows(np.empty(shape, dtype)), count)
 
 

@@ -311,7 +311,7 @@ class ModelManagerTest(parameterized.TestCase):
             self.assertEqual(self.served(), (1, "moved"))
         self.assertTrue(old.is_closed)
 
-    def test_other_models_at_run_time(self):
+    def test_reconfiguring_changes_the_models(self):
         self.write(1, "one")
         self.write(4, "four", model="other")
         self.start()
@@ -347,7 +347,7 @@ class ModelConfigTest(parameterized.TestCase):
             models = model_config.of_flags(flags)
             self.assertEqual(models, [ModelConfig(expected, path)])
 
-    def test_file_of_models(self):
+    def test_reads_a_file_of_models(self):
         first, second, third = self.read(
             """
             model_config_list {

@@ -72,7 +72,7 @@ class PageFilesTest(parameterized.TestCase):
         )
 
     @parameterized.parameters(*_PAGES)
-    def test_no_inline_script_or_style(self, name):
+    def test_has_no_inline_script_or_style(self, name):
         self.assertNotRegex(_read(name), r"<script>|<style|style=|\son\w+=")
 
     def test_referenced_files_exist(self):

@@ -325,7 +325,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
             [token.removeprefix("##") for token in (first[0], second[1])],
         )
 
-    def test_text_without_mask(self):
+    def test_adds_a_mask_to_a_text_without_one(self):
         self._ask("fill_mask", text="the cat")
         headline = self.browser.find(".headline").text
         self.assertEqual(headline, "The text has no [MASK]")
@@ -406,7 +406,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         seen = sum(x >= 0.02 for x in weights[row][: len(tokens)])
         self.assertLen(lines, seen)
 
-    def test_json_where_a_model_takes_no_text(self):
+    def test_takes_json_where_a_model_takes_no_text(self):
         row = {
             "input_ids": [2, 5, 6, 3],
             "input_mask": [1, 1, 1, 1],
@@ -594,7 +594,7 @@ class PageTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotEqual(example, "the dog")
 
     @parameterized.parameters(*every_head.NAMES, "ids")
-    def test_names_and_widths(self, name):
+    def test_controls_have_names_and_fit_a_phone(self, name):
         """All controls have names; on phones, nothing scrolls sideways."""
         self._open(name)
         self.browser.use_width(360)

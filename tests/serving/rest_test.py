@@ -48,7 +48,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         self.assertIn(message, answer["error"])
         self.assertLess(len(answer["error"]), 1000)
 
-    def test_rows_of_several_inputs(self):
+    def test_answers_rows_of_several_inputs(self):
         rows = [
             {"text": "ab", "weights": [1, 2.5]},
             {"weights": [-1, 0], "text": "日本語!"},
@@ -68,7 +68,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             [x["text"].encode() + b"\xc3\xbf" for x in rows],
         )
 
-    def test_columns_of_several_inputs(self):
+    def test_answers_columns_of_several_inputs(self):
         columns = {"text": ["ab", "abcd"], "weights": [[1, 2], [3, 4]]}
         status, answer = self.post({"inputs": columns})
         self.assertEqual(status, 200)
@@ -88,10 +88,10 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         ({"instances": [{"text": {"b64": "AA=="}}]}, {"predictions": ["\0"]}),
         ({"instances": ["\0", ""]}, {"predictions": ["\0", ""]}),
     )
-    def test_one_input_and_one_output(self, body, expected):
+    def test_answers_one_input_with_one_output(self, body, expected):
         self.assertEqual(self.predict("echo", **body), (200, expected))
 
-    def test_gzip_and_content_types(self):
+    def test_reads_gzip_and_ignores_content_types(self):
         body = b'{"signature_name": "echo", "instances": ["z"]}'
         whole = gzip.compress(body)
         gzipped = {"Content-Encoding": "gzip"}
@@ -116,13 +116,13 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             status, _ = self.post(body, {"Transfer-Encoding": coding})
             self.assertEqual(status, expected)
 
-    def test_bytes_that_are_no_example(self):
+    def test_refuses_bytes_that_are_no_example(self):
         for content in ("////", base64.b64encode(b"abc").decode()):
             with self.assertNoLogs(level="ERROR"):
                 body = {"instances": [{"inputs": {"b64": content}}]}
                 self.assert_refused(body | {"signature_name": "classify"}, "")
 
-    def test_largest_exact_integer_of_a_float(self):
+    def test_refuses_integers_from_2_to_the_24(self):
         for number, expected in ((2**24 - 1, 200), (2**24, 400)):
             status, answer = self.predict("log", instances=[-number, number])
             self.assertEqual(status, expected, answer)
@@ -146,7 +146,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             b'[["low",NaN],["high",NaN]]]}',
         ),
     )
-    def test_bytes_of_answers(self, method, body, expected):
+    def test_answers_have_exact_bytes(self, method, body, expected):
         body = b'{"signature_name": %s}' % body
         self.assertEqual(self.ask_raw(body, method), (200, expected))
 
@@ -157,7 +157,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         (value,) = json.loads(contents)["outputs"]
         self.assertAlmostEqual(value, 10 * math.log(1.3), places=5)
 
-    def test_integers_and_booleans(self):
+    def test_takes_integers_and_booleans(self):
         inputs = {"ids": [[1, 2], [3, 4]], "negate": [True, False]}
         answer = self.predict("total", inputs=inputs)
         self.assertEqual(answer, (200, {"outputs": [-3, 7]}))
@@ -171,7 +171,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         ("/versions/99999999999999999999", 400),
         ("/labels/unstable", 400),
     )
-    def test_versions_and_labels(self, which, expected):
+    def test_finds_versions_and_labels(self, which, expected):
         body = {"signature_name": "echo", "instances": ["v"]}
         status, answer = self.post(body, (), f"{_MODEL}{which}:predict")
         self.assertEqual(status, expected)
@@ -319,7 +319,7 @@ class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
             body["examples"] = examples
         self.assert_refused(body, message, f"{_MODEL}:classify")
 
-    def test_metrics_and_readiness(self):
+    def test_reports_metrics_and_readiness(self):
         self.predict("echo", instances=["a", "b"])
         values = toy_models.metrics(self.port)
         version = 'model="toy",version="5"'

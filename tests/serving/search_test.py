@@ -134,7 +134,7 @@ class SearchTest(toy_models.ToyCase, files_case.FilesCase):
         self.assertAllClose(scores, cosines[order], atol=1e-5)
         self.assertEqual(found[0]["place"], f"texts.txt:{order[0] + 1}")
 
-    def test_refuses_other_models(self):
+    def test_refuses_models_without_embeddings(self):
         with self.assertRaisesRegex(UserError, "needs a model for embeddings"):
             self.enterContext(
                 toy_models.serving(

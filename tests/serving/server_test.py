@@ -97,7 +97,7 @@ class ServerTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
                 )
         self.assertEqual([x.result()[0] for x in answers], [200] * 5)
 
-    def test_a_request_that_takes_too_long(self):
+    def test_ends_a_request_that_takes_too_long(self):
         flags = {"batch_timeout_micros": 10**9, "rest_api_timeout_in_ms": 100}
         body = {"signature_name": "echo", "instances": ["a"]}
         with self.serving(**flags) as (_, config):
@@ -151,11 +151,11 @@ class RemoteTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
             states = toy_models.states(config.rest_api_port)
             self.assertEqual(states["3"], "AVAILABLE")
 
-    def test_a_folder_that_is_missing(self):
+    def test_refuses_a_folder_that_is_missing(self):
         with self.assertRaisesRegex(UserError, "ram://bucket/no"):
             self.enterContext(toy_models.serving("ram://bucket/no"))
 
-    def test_a_version_in_place_of_its_folder(self):
+    def test_refuses_a_version_in_place_of_its_folder(self):
         self._copy("ram://bucket/own", 1)
         with self.assertRaisesRegex(UserError, "is a version itself"):
             self.enterContext(toy_models.serving("ram://bucket/own/1"))
@@ -209,7 +209,7 @@ class VertexTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
             ServeConfig()
 
     @parameterized.parameters("http", "0", "65536", "-1", "8080 ", "9" * 5000)
-    def test_a_port_that_is_none(self, port):
+    def test_refuses_a_port_that_is_none(self, port):
         os.environ["AIP_HTTP_PORT"] = port
         with self.assertRaisesRegex(UserError, "AIP_HTTP_PORT must be a port"):
             ServeConfig(model_base_path="served/films")
