@@ -152,7 +152,7 @@ class MeasuresTest(tf.test.TestCase):
             confidence.calibration_error(stated, is_right), error
         )
 
-    def test_right_among_the_surest(self):
+    def test_accuracy_accumulates_from_the_surest_answer(self):
         right = confidence.right_among_surest(
             np.array([0.2, 0.9, 0.5]), np.array([True, True, False])
         )

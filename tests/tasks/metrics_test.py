@@ -89,7 +89,7 @@ class MetricsTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ResultTablesTest(tf.test.TestCase):
-    def test_matrix_of_few_labels(self):
+    def test_matrix_of_few_labels_shows_all_counts(self):
         text = result_tables.confusion_matrix_text(
             ["no", "yes,\nvery much", "maybe"],
             np.array([[12, 3, 0], [1, 105, 4], [0, 0, 0]]),

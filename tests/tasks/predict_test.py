@@ -248,7 +248,7 @@ class PredictorTest(tf.test.TestCase):
 
 
 class ChunksTest(tf.test.TestCase):
-    def test_chunks_count_rows(self):
+    def test_chunks_end_when_they_have_enough_rows(self):
         task = SquadTask(doc_stride=3)
         # The examples have 1, 2, 1, 5 and 1 windows.
         examples = [

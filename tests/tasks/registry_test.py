@@ -26,7 +26,7 @@ class RegistryTest(tf.test.TestCase, parameterized.TestCase):
 
 class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*registry.TASKS)
-    def test_models_of_other_programs_with_only_a_kind(self, kind):
+    def test_a_kind_alone_gives_a_task(self, kind):
         has_labels = kind in ("classification", "tagging")
         task = registry.build_task(
             {"kind": kind}, 3 if has_labels else None, 100

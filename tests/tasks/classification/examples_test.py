@@ -34,7 +34,7 @@ class ReadExamplesTest(files_case.FilesCase):
             self.read(*args, **options)
         self.assertNotIn("\n", str(caught.exception))
 
-    def test_single_texts_and_pairs(self):
+    def test_columns_become_single_texts_or_pairs(self):
         contents = 'id,b,label,a\r\n7, "B ,y ,"A, a "\r\n8,D,n,C\r\n'
         self.assertEqual(
             self.read("a.csv", contents, Columns("a", "b", ("label",))),
@@ -105,7 +105,7 @@ class ReadExamplesTest(files_case.FilesCase):
             problem_type="multi_label",
         )
 
-    def test_one_column_per_label(self):
+    def test_label_columns_must_hold_0_or_1(self):
         columns = Columns("text", labels=("toxic", "rude"))
         contents = "rude,text,toxic\n1,x,1\n0,x,0\n1.0,x,False\n"
         self.assertEqual(
@@ -140,7 +140,7 @@ class ReadExamplesTest(files_case.FilesCase):
             for score in ("9" * 400, "true", "[1]")
         ],
     )
-    def test_rejects_other_scores(self, name, contents):
+    def test_rejects_scores_that_are_not_numbers(self, name, contents):
         self.assert_refused(
             f"{name}, line 3 must have a number as its label",
             name,
@@ -189,7 +189,7 @@ class ReadExamplesTest(files_case.FilesCase):
             ["l03", "l12"],
         )
 
-    def test_files_without_labels(self):
+    def test_files_may_lack_all_labels_but_not_some(self):
         for contents in ("text\nx\ny\n", "text,label\nx,\ny,\n"):
             self.assertEqual(
                 self.labels("a.csv", contents, may_lack_labels=True),
@@ -228,7 +228,7 @@ class ReadExamplesTest(files_case.FilesCase):
         with self.assertRaisesRegex(UserError, "a.jsonl, line 2 .*'text_pair'"):
             next(texts)
 
-    def test_lines_of_text(self):
+    def test_lines_of_text_become_examples(self):
         columns = Columns("sentence", labels=("label",))
         path = self.write("a.txt", "A b\r\nC\n")
         expected = [
@@ -294,7 +294,9 @@ class GlueTest(files_case.FilesCase):
         return examples
 
     @parameterized.parameters(*LAYOUTS)
-    def test_layouts_are_read(self, name, split, file, header, texts, label):
+    def test_every_layout_of_a_task_is_read(
+        self, name, split, file, header, texts, label
+    ):
         task = glue_tasks.get_task(name)
         labels = task.labels or (0.0, 2.75, 5.0)
         width = len(header) if header else 4
@@ -341,7 +343,7 @@ class GlueTest(files_case.FilesCase):
         ("rte", "train", "0"),
         ("snli", "dev", "0"),
     )
-    def test_json_lines_and_numbers_as_labels(self, name, split, label):
+    def test_json_labels_may_be_names_or_numbers(self, name, split, label):
         label = label if label.isdecimal() else f'"{label}"'
         self.write(
             f"{split}.jsonl",
@@ -354,7 +356,7 @@ class GlueTest(files_case.FilesCase):
         )
 
     @parameterized.parameters("test_matched", "test_mismatched")
-    def test_tests_of_multinli(self, split):
+    def test_reads_unlabeled_tests_of_multinli(self, split):
         self.write(
             f"multinli_0.9_{split}_unlabeled.jsonl",
             '{"gold_label": "hidden", "sentence1": "A", "sentence2": "B"}',
@@ -384,7 +386,7 @@ class GlueTest(files_case.FilesCase):
                 set(task.metrics), expected.get(name, {"accuracy"})
             )
 
-    def test_rows_of_snli_with_the_labels_of_all_annotators(self):
+    def test_snli_takes_the_gold_label_after_those_of_annotators(self):
         (header,) = (x[3] for x in LAYOUTS if x[:2] == ("snli", "train"))
         lines = [header, ["0"] * 9 + ["neutral", "neutral"]]
         labels = ["entailment", "neutral", "neutral", "contradiction", "-"]
@@ -408,7 +410,7 @@ class GlueTest(files_case.FilesCase):
         self.assertEqual(self.counts, {"rows without gold label, left out": 2})
         self.assertEqual([e.text_a for e in read], ["C"])
 
-    def test_hidden_labels_of_a_test(self):
+    def test_hidden_labels_of_a_test_are_read_as_none(self):
         for name, split, columns, value in (
             ("mnli", "test_matched", "sentence1\tsentence2\tlabel", "-1"),
             ("mnli", "test_matched", "sentence1\tsentence2\tlabel", "hidden"),
@@ -422,7 +424,7 @@ class GlueTest(files_case.FilesCase):
             self.assertEqual([e.label for e in read], [None, None])
             self.assertEqual(self.counts, {})
 
-    def test_languages_of_xnli(self):
+    def test_xnli_is_read_in_one_language(self):
         lines = [
             "\t".join(
                 [language, "neutral", *"p" * 4, f"{language} A", "B", *"r" * 11]
@@ -481,7 +483,7 @@ class GlueTest(files_case.FilesCase):
         self.assertEqual([e.text_a for e in read], ["A", "B"])
 
     @parameterized.parameters("mnli", "snli", "rte", "ax")
-    def test_texts_of_the_diagnostic_set(self, task):
+    def test_reads_texts_of_the_diagnostic_set(self, task):
         # Models of MNLI predict this file, whose columns are not MNLI's.
         path = self.write(
             "diagnostic-full.tsv",
@@ -528,7 +530,7 @@ class GlueTest(files_case.FilesCase):
         ("snli", "dev", "validation.csv"),
         ("mnli", "dev_mismatched", "validation_mismatched.jsonl"),
     )
-    def test_other_names_of_dev(self, name, split, file):
+    def test_dev_files_may_have_other_names(self, name, split, file):
         path = self.write(file, "")
         task = glue_tasks.get_task(name)
         self.assertEqual(task.find_file(str(self.folder), split), path)
@@ -536,7 +538,7 @@ class GlueTest(files_case.FilesCase):
         self.assertEqual(task.find_file(str(self.folder), split), official)
 
     @parameterized.parameters("SST-2", "sst2", "SST_2", "sst-2")
-    def test_names_of_tasks(self, name):
+    def test_spellings_of_a_name_find_its_task(self, name):
         self.assertEqual(glue_tasks.get_task(name).title, "SST-2")
 
     def test_submissions_have_the_official_form(self):
@@ -569,7 +571,9 @@ class GlueTest(files_case.FilesCase):
         ("wnli", "dev", "wnli/dev.tsv", 71, 0),
         ("wnli", "test", "wnli/test.tsv", 146, None),
     )  # fmt: skip
-    def test_real_files_parse(self, name, split, file, num_examples, unlabeled):
+    def test_real_files_have_their_number_of_examples(
+        self, name, split, file, num_examples, unlabeled
+    ):
         task = glue_tasks.get_task(name)
         read = classification_examples.read_official(task, data(file), split)
         self.assertLen(read, num_examples)

@@ -60,7 +60,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             )
         )
 
-    def test_windows_among_short_texts(self):
+    def test_long_texts_become_windows_among_short_ones(self):
         packed = packed_rows.pack_texts(
             ["c", "a b c b a", "", "b"],
             None,
@@ -76,7 +76,7 @@ class FeaturesTest(tf.test.TestCase, parameterized.TestCase):
             [[3, 7, 6, 2, 1], [3, 7, 1, 5, 5], [3, 2, 6, 7, 1]],
         )
 
-    def test_more_windows_than_are_packed_at_once(self):
+    def test_windows_stay_in_order_across_calls(self):
         count = packed_rows._PER_CALL + 4
         long = " ".join("abc"[i % 3] for i in range(count))
         packed = packed_rows.pack_texts(

@@ -209,7 +209,7 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(_single().num_rows(pair), 1)
         self.assertEqual(_single(doc_stride=3).num_rows(pair), 3)
 
-    def test_windows_are_averaged(self):
+    def test_probabilities_of_windows_are_averaged(self):
         task = _single(max_seq_length=5, doc_stride=2)
         examples = [
             InputExample("1", "the dog sat on the mat", None, "x"),
@@ -264,7 +264,7 @@ class ReportTest(tf.test.TestCase):
             self.text("test_results.tsv"), "0.1\t0.25\t0.65\n1e-08\t1.0\t0.0\n"
         )
 
-    def test_several_test_sets(self):
+    def test_each_test_set_has_its_results_file(self):
         files = {"test_matched": "m.tsv", "test_mismatched": "mm.tsv"}
         for split in files:
             names = self.write(
@@ -275,7 +275,7 @@ class ReportTest(tf.test.TestCase):
             names, ["test_mismatched_results.tsv", "test_results.tsv"]
         )
 
-    def test_texts_that_are_all_outside_of_the_labels(self):
+    def test_texts_outside_of_the_labels_have_no_accuracy(self):
         task = _single(
             files={"test": "x.csv"}, reject_label="none", reject_below=0.5
         )
@@ -330,7 +330,7 @@ class InputsTest(files_case.FilesCase):
         ("snli", "a.jsonl", '{"premise": "A", "hypothesis": "B"}\n'),
         ("qqp", "a.csv", "question1,question2\nA,B\n"),
     )  # fmt: skip
-    def test_official_columns_of_pairs(self, name, file, contents):
+    def test_finds_official_columns_of_pairs(self, name, file, contents):
         self.assertEqual(
             self.read(self.official(name), file, contents), [("A", "B")]
         )
@@ -340,7 +340,7 @@ class InputsTest(files_case.FilesCase):
         ("a.tsv", "index\tsentence\n7\tA b\n8\tC\n"),
         ("a.tsv", "gj04\t1\t\tA b\ngj04\t0\t*\tC\n"),
     )
-    def test_official_columns_of_texts(self, file, contents):
+    def test_finds_official_columns_of_texts(self, file, contents):
         self.assertEqual(
             self.read(self.official("cola"), file, contents),
             [("A b", None), ("C", None)],
@@ -349,7 +349,7 @@ class InputsTest(files_case.FilesCase):
     @parameterized.parameters(
         ("A b", "A b", None), ({"body": "A", "x": 3}, "A", None)
     )
-    def test_rows_of_texts(self, row, text_a, text_b):
+    def test_rows_of_texts_become_examples(self, row, text_a, text_b):
         task = _single(columns=Columns("body"))
         self.assertEqual(
             task.example_from_row(row), InputExample("", text_a, text_b)
@@ -359,7 +359,7 @@ class InputsTest(files_case.FilesCase):
         (("A", "B"),), (["A", "B"],), ({"hypothesis": "B", "premise": "A"},),
         ({"sentence1": "A", "sentence2": "B", "label": 0},),
     )  # fmt: skip
-    def test_rows_of_pairs(self, row):
+    def test_pairs_in_any_form_become_examples(self, row):
         self.assertEqual(
             self.official("mnli").example_from_row(row),
             InputExample("", "A", "B"),
@@ -390,7 +390,7 @@ class InputsTest(files_case.FilesCase):
 
 
 class JsonTest(tf.test.TestCase):
-    def test_json_round_trip(self):
+    def test_task_json_restores_the_task(self):
         for task in (
             _single(doc_stride=3, head="bilstm", max_seq_length=9),
             _single(class_weights=(0.5, 2.25, 1.0)),
@@ -418,7 +418,7 @@ class JsonTest(tf.test.TestCase):
         self.assertEqual(values["language"], "de")
         self.assertEqual(ClassificationTask.from_json(values), task)
 
-    def test_models_of_other_programs(self):
+    def test_labels_alone_determine_the_task(self):
         task = ClassificationTask.from_json({"labels": ["no", "yes"]})
         self.assertEqual(task.problem_type, "single_label")
         self.assertEqual(task.metric, "accuracy")
@@ -461,7 +461,7 @@ class OfficialTest(_TestCase):
             message, *args, task_name=name, data_dir=str(self.folder), **flags
         )
 
-    def test_files_of_requested_splits(self):
+    def test_finds_files_of_requested_splits(self):
         names = {
             "train": "train.tsv",
             "dev_matched": "dev_matched.tsv",
@@ -550,7 +550,7 @@ class CustomTest(_CustomCase):
             problem_type="regression",
         )
 
-    def test_model_without_label_names(self):
+    def test_model_without_label_names_needs_train_file(self):
         dev = self.write("dev.csv", "")
         flags = {"task_name": "custom", "do_eval": True, "dev_file": dev}
         for stored in (None, {}, {"labels": None}):

@@ -184,7 +184,7 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         path = self.create_tempfile(name, contents).full_path
         return PairFiles(files={"train": path}).read("train")
 
-    def test_reads_both_forms(self):
+    def test_reads_pairs_with_and_without_scores(self):
         found = self._read("id,anchor,positive\n1,cat,dog\n2,sat,mat\n")
         self.assertEqual(found[1], {"anchor": "sat", "positive": "mat"})
         found = self._read("negative,anchor,positive\nx,cat,dog\ny,sat,mat\n")
@@ -212,7 +212,7 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
             for name in ("negative", "score")
         ),
     )
-    def test_refuses_other_files(self, contents, message):
+    def test_refuses_files_without_valid_pairs(self, contents, message):
         with self.assertRaisesRegex(UserError, message):
             self._read(contents)
 

@@ -145,12 +145,12 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
         (None, "Expected raw rows"),
         ({"cat"}, "Expected raw rows"),
     )
-    def test_rejects_other_rows(self, rows, message):
+    def test_rejects_rows_that_are_not_texts(self, rows, message):
         model = bert_tf.load_model(self.path, "embeddings")
         with self.assertRaisesRegex(UserError, message):
             model.predict(rows, verbose=0)
 
-    def test_rejects_other_poolings(self):
+    def test_rejects_an_unknown_pooling(self):
         with self.assertRaisesRegex(UserError, "Received: 'mean.Dense'"):
             bert_tf.load_model(self.path, "embeddings", pooling="mean+Dense")
 

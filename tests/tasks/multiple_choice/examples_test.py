@@ -136,7 +136,7 @@ class CustomFilesTest(_FilesTestCase):
         (example,) = self._read("x.tsv", "1\t2\tanswer\nx\ty\t1\n", columns)
         self.assertEqual((example.label, example.context), (0, None))
 
-    def test_lists_of_any_length(self):
+    def test_lists_of_choices_may_have_any_length(self):
         examples = self._read(
             "x.jsonl",
             '{"context": "A", "choices": ["x", "y"], "label": 1}\n'
@@ -201,7 +201,7 @@ class CustomFilesTest(_FilesTestCase):
 
 
 class InputsTest(_FilesTestCase):
-    def test_keeps_the_order(self):
+    def test_unlabeled_choices_keep_their_order(self):
         path = self.write(
             "x.csv",
             "Correct Statement,Incorrect Statement\n"
@@ -229,7 +229,7 @@ class InputsTest(_FilesTestCase):
         ({"context": "", "choices": ["x", "y"]}, "empty text in column 'con"),
         ({"context": "x", "choices": [1, {2}]}, "two or more texts"),
     )
-    def test_rejects_other_values(self, row, message):
+    def test_rejects_rows_of_another_form(self, row, message):
         with self.assertRaisesRegex(UserError, message):
             multiple_choice_examples.parse_row(row, _CUSTOM)
 

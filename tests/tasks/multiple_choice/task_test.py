@@ -60,7 +60,7 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
             examples, features, computed.outputs, self.tokenizer
         )
 
-    def test_losses_of_unequal_numbers_of_choices(self):
+    def test_losses_ignore_missing_choices(self):
         logits = np.array(
             [[0.5, -1.0, 2.0], [3.0, -0.5, 50.0], [0.1, 0.2, -80.0]], np.float32
         )
@@ -136,7 +136,7 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
     @parameterized.parameters(
         ("dev", "confusion_matrix"), ("test", "test_confusion_matrix")
     )
-    def test_report_with_columns_of_choices(self, split, name):
+    def test_report_has_a_matrix_of_choice_columns(self, split, name):
         folder = self.create_tempdir().full_path
         reordered = MultipleChoiceExample(
             "", "q", ("y", "x"), ("b", "a"), label=1
@@ -163,7 +163,7 @@ actual \\ predicted  [0]  [1]  [2]
 """,
         )
 
-    def test_report_with_lists_of_choices(self):
+    def test_report_numbers_the_choices_of_lists(self):
         folder = self.create_tempdir().full_path
         task = MultipleChoiceTask(
             name="custom", columns=Columns(("choices",), label="label")
@@ -331,7 +331,7 @@ class MultipleChoiceFlagsTest(files_case.FilesCase):
         } | flags
         return self._build(stored_task, **flags)
 
-    def test_custom_files_and_columns(self):
+    def test_flags_set_custom_files_and_columns(self):
         task = self._custom(
             do_train=True,
             train_file="t.csv",
@@ -352,7 +352,7 @@ class MultipleChoiceFlagsTest(files_case.FilesCase):
         )
         self.assertIsNone(self._custom(context_column="").columns.context)
 
-    def test_columns_and_head_of_a_trained_model(self):
+    def test_columns_and_head_come_from_the_trained_model(self):
         stored = {"columns": _TRAINED_WITH, "head": "bilstm"}
         task = self._custom(stored)
         self.assertEqual(

@@ -31,7 +31,7 @@ def _read(path, is_training):
 
 
 class SquadExamplesTest(files_case.FilesCase):
-    def test_answers_to_score_with(self):
+    def test_references_are_all_answers_or_unknown(self):
         """Tests the references of dev files, and files without them."""
         questions = [
             _question("two", ("he", 14), ("1895", 4)),
@@ -81,7 +81,7 @@ class SquadExamplesTest(files_case.FilesCase):
             logs.output[0],
         )
 
-    def test_questions_without_answer(self):
+    def test_questions_without_answer_are_impossible_in_training(self):
         questions = (
             _question("said", ("he", 14), is_impossible=True),
             # Some files mark the question only by the empty list.
@@ -138,7 +138,7 @@ class SquadExamplesTest(files_case.FilesCase):
         self.assertLen(logs.output, 1)
         self.assertIn("a.json: 1 questions have several", logs.output[0])
 
-    def test_ids_that_are_numbers_or_repeated(self):
+    def test_ids_become_strings_and_repeats_are_logged(self):
         data = _dataset(_question(7), _question("a"), _question("b"))
         data += _dataset({"id": "a", "question": "new?"})
         path = self.write("train.json", json.dumps({"data": data}))
@@ -307,7 +307,7 @@ class SquadInputsTest(files_case.FilesCase):
             self.assertEqual(example.doc_token_starts, (0, 4))
             self.assertIsNone(example.answers)
 
-    def test_rejects_other_values(self):
+    def test_rejects_rows_without_question_and_context(self):
         for row in (
             "Who?",
             ("Who?",),

@@ -56,7 +56,7 @@ class SquadFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             [[True] * 276 + [False] * 24, [False] * 26 + [True] * 124],
         )
 
-    def test_memory_of_a_long_paragraph(self):
+    def test_long_paragraph_takes_little_memory(self):
         example = _example("a " * 8000)
         tracemalloc.start()
         self.addCleanup(tracemalloc.stop)

@@ -43,7 +43,7 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         "v1_uncased", "v2_cased", "v1_uncased_train", "v2_cased_train"
     )
-    def test_examples_and_features(self, name):
+    def test_examples_and_features_equal_the_originals(self, name):
         expected = squad_goldens.read_golden(name)
         config = expected["config"]
         examples, features, tokenizer = _build(config)

@@ -48,7 +48,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
             )
         )
 
-    def test_text_and_place_in_the_paragraph(self):
+    def test_answers_have_text_and_place_in_the_paragraph(self):
         # [CLS] who ? [SEP] the steve smith ' s son [SEP]
         context = "\n The  \u015at\u00e9ve\tSMITH's\u202fson. "
         length = 12
@@ -116,7 +116,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         ("of bob's son", 6, 7, "'s"),
         ("of\tste\u0301ve  's", 4, 5, "of\tste\u0301ve"),
     )
-    def test_texts_by_offsets(self, context, start, end, expected):
+    def test_offsets_give_the_text(self, context, start, end, expected):
         logits = [
             (_logits(10, **{f"_{start}": 3}), _logits(10, **{f"_{end}": 3}))
         ]
@@ -146,7 +146,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         predictions = self._predict(examples, logits, n_best_size=1)
         self.assertEqual([one.answer() for one in predictions], ["empty"] * 2)
 
-    def test_several_chunks_of_examples(self):
+    def test_examples_keep_their_order_across_chunks(self):
         contexts = [("ann of", "of steve")[n % 2] for n in range(2500)]
         logits = [(_logits(7, _4=3), _logits(7, _5=3))] * len(contexts)
         predictions = self._predict(_examples(*contexts), logits)

@@ -59,11 +59,11 @@ class SquadTaskTest(files_case.FilesCase):
         path = self._write(*paragraphs)
         return _task(files={split: path}, **values).read(split)
 
-    def test_nothing_to_train_on(self):
+    def test_refuses_files_with_nothing_to_train_on(self):
         with self.assertRaisesRegex(UserError, "squad.json has nothing to"):
             self._read(("ann", _question("q", ("bob", 0))), split="train")
 
-    def test_questions_without_an_answer(self):
+    def test_questions_without_an_answer_need_version_2(self):
         paragraph = ("ann", _question("a", ("ann", 0)), _question("b"))
         with self.assertRaisesRegex(UserError, "set --version_2_.* is 'b'"):
             self._read(paragraph)
@@ -128,7 +128,7 @@ class SquadTaskTest(files_case.FilesCase):
             answers.append([one.text for one in prediction.nbest])
         self.assertEqual(answers, [["bob", "ann met bob"], ["empty"]])
 
-    def test_prediction_to_json(self):
+    def test_json_has_the_answer_its_place_and_scores(self):
         task = _task(version_2_with_negative=True)
         example = task.example_from_row(("who?", "ann met bob"))
         nbest = (
@@ -152,7 +152,7 @@ class SquadTaskTest(files_case.FilesCase):
             answer | {"answer": "", "start": None, "end": None, "score": 0.3},
         )
 
-    def test_prediction_to_json_without_a_candidate(self):
+    def test_json_without_a_candidate_has_an_empty_answer(self):
         task = _task()
         example = task.example_from_row(
             {"id": 7, "question": "who?", "context": "."}

@@ -62,7 +62,7 @@ class TriviaQaTest(files_case.FilesCase):
         return triviaqa.convert_to_squad(path, str(self._evidence), **options)
 
     @parameterized.parameters("wikipedia-train.json", "train.json.gz")
-    def test_beginnings_with_an_answer(self, name):
+    def test_keeps_beginnings_with_an_answer(self, name):
         self._write_documents(
             Judi_Dench="Judi Dench\n\nDame Judi, born in  York (1934), acts.",
             Skyfall="Skyfall, a film with JUDI DENCH.",

@@ -106,7 +106,7 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters({}, {"files": {"dev": "squad.json"}})
-    def test_200_answers_of_the_library(self, **values):
+    def test_library_finds_200_answers(self, **values):
         predictions = dataclasses.replace(_TASK, **values).predict(
             self.examples,
             self.windows,
@@ -118,7 +118,7 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
             [(one.text, one.start, one.end) for one in best], self.expected
         )
 
-    def test_200_answers_of_the_saved_model(self):
+    def test_saved_model_finds_200_answers(self):
         head = QuestionAnswering(self.tokenizer, _LENGTH, (_LENGTH,), _TASK)
         rows = head.pack(self.strings)
         answer = head.answer(_to_logits(self.positions), rows)
@@ -149,7 +149,7 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
         ("squad_unspaced_second_occurrence", [[13, 14]]),
         ("squad_nbsp_answer", [[4, 5]]),
     )
-    def test_labels_of_real_files(self, case, expected):
+    def test_labels_of_real_files_point_to_their_answers(self, case, expected):
         tokenizer = BertTokenizer.from_vocab_file(f"{_CASES / case}/vocab.txt")
         data = squad_examples.read_dataset(f"{_CASES / case}/train.json")
         read = squad_examples.build_examples(data, is_training=True)
@@ -159,7 +159,9 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters((12, 13), (9, 8), (7, 8), (5, 3), (3, 3))
-    def test_nearest_occurrence_counts(self, offset, expected):
+    def test_answer_is_the_occurrence_nearest_to_its_offset(
+        self, offset, expected
+    ):
         example = squad_examples.make_example(
             "", "?", "\u7532\u4f4f\u5728" + "\u57ce\u91cc\u3002\u4e59\u3000" * 3
         )

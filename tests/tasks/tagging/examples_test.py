@@ -83,12 +83,12 @@ class ReadTest(files_case.FilesCase):
             self.assertEqual(example.tags, expected.tags)
             self.assertEqual(example.document, expected.document)
 
-    def test_sentences_without_documents(self):
+    def test_sentences_without_documents_have_their_own(self):
         data = self._read("a\tO\n\t\nb\tB-x-y\nc\tI-x-y\n\n\n\nd\tO")
         self.assertEqual([x.document for x in data], [0, 1, 2])
         self.assertEqual(data[1].tags, ("B-x-y", "I-x-y"))
 
-    def test_words_with_odd_spaces(self):
+    def test_words_keep_odd_spaces(self):
         data = self._read("New York\tB-LOC\n\u00a0a\u200b\tO\n")
         self.assertEqual(data[0].words, ("New York", "\u00a0a\u200b"))
         data = self._read("a\u00a0b O\n")
@@ -176,7 +176,7 @@ class OtherFormsTest(files_case.FilesCase):
         self.assertEqual(words, ["Mia lives in Ulm"] * 60)
         self.assertEqual(tags, ["B-PER O O B-LOC"] * 60)
 
-    def test_csv_that_names_the_sentence_at_its_first_word(self):
+    def test_csv_may_name_the_sentence_at_its_first_word(self):
         text = 'Sentence #,Word,POS,Tag\nSentence: 1,"1,000",CD,O\n,in,IN,O\n'
         text += "Sentence: 2,Ulm,NNP,B-geo\n"
         columns = ("Word", "Tag")
@@ -197,7 +197,9 @@ class OtherFormsTest(files_case.FilesCase):
         ("# id\nx A\n", ["# x"], ""),
         ("# sent 1\nx A\n\n# A\n", ["x", "#"]),
     )
-    def test_lines_with_number_signs(self, text, expected, prefix=None):
+    def test_number_signs_begin_comments_or_are_words(
+        self, text, expected, prefix=None
+    ):
         words, _ = self._read("a.conll", text, comment_prefix=prefix)
         self.assertEqual(words, expected)
 
@@ -228,7 +230,7 @@ class OtherFormsTest(files_case.FilesCase):
         self.assertEqual(words, ["Mia in Ulm"])
         self.assertEqual(tags, ["B-P O B-L"])
 
-    def test_spans_that_words_cannot_hold(self):
+    def test_warns_of_spans_that_words_cannot_hold(self):
         text = '{"text": "in Ulm-Ost", "labels": [[3, 6, "a b"], [3, 10, "L"]]}'
         with self.assertLogs(level="WARNING") as logs:
             _, tags = self._read("a.jsonl", text)
@@ -257,7 +259,7 @@ class TagsTest(tf.test.TestCase, parameterized.TestCase):
         ("B-x I-x B-y B-y", "B-x I-x B-y B-y"),
         ("B-x I-y", "B-x B-y"),
     )
-    def test_schemes_are_converted(self, tags, expected):
+    def test_iob1_tags_become_iob2(self, tags, expected):
         # A sentence's first tag must not continue the sentence before.
         self.assertEqual(
             schemes.to_iob2([tags.split()] * 2),
@@ -378,14 +380,14 @@ class ReadInputsTest(files_case.FilesCase):
         (example,) = TaggingFiles(**options).read_inputs(path)
         self.assertEqual(example.words, ("Ann", "sings"))
 
-    def test_word_column_named_text(self):
+    def test_text_as_the_first_word_is_no_header(self):
         (example,) = self._read("a.tsv", "text\tO\nmessages\tO\n")
         self.assertEqual(example.words, ("text", "messages"))
 
     @parameterized.parameters(
         "New York is big\n", "Vitamin B-12\nis\n", "I like B-movies\nno O\n"
     )
-    def test_txt_without_columns(self, text):
+    def test_txt_without_columns_is_raw_text(self, text):
         lines = text.splitlines()
         examples = self._read("a.txt", text)
         self.assertLen(examples, len(lines))
@@ -422,7 +424,7 @@ class ParseRowTest(tf.test.TestCase, parameterized.TestCase):
         ({"txt": "a"},),
         ({"text": "a", "words": []},),
     )
-    def test_rejects_other_values(self, row):
+    def test_rejects_rows_that_are_no_text_or_words(self, row):
         with self.assertRaisesRegex(UserError, "Expected a text, a list"):
             tagging_examples.parse_row(row)
 

@@ -130,7 +130,7 @@ class FeaturesTest(tf.test.TestCase):
                 tags = _decode(features, batch["label_ids"], _LABELS)
                 self.assertEqual(tags, [example.tags for example in examples])
 
-    def test_words_without_tokens(self):
+    def test_words_without_tokens_are_tagged_O(self):
         features = _convert(
             [TaggingExample(("\u200b",), ("B-x",))], doc_stride=1
         )

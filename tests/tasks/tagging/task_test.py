@@ -63,7 +63,9 @@ class TaggingTaskTest(files_case.FilesCase):
         ("document", 0, [7, 3], 7),
         ("document", 5, [5, 5, 3], 5),
     )
-    def test_text_is_cut(self, context, doc_stride, lengths, max_seq_length=8):
+    def test_rows_end_at_max_seq_length(
+        self, context, doc_stride, lengths, max_seq_length=8
+    ):
         task = _task(
             context=context,
             doc_stride=doc_stride,
@@ -73,7 +75,7 @@ class TaggingTaskTest(files_case.FilesCase):
         self.assertEqual(features.lengths.tolist(), lengths)
 
     @parameterized.parameters((90, 13), (1000, 144), (1, 1))
-    def test_rows_per_step(self, rows, expected):
+    def test_rows_per_step_hold_a_batch_of_sentences(self, rows, expected):
         self.assertEqual(_task().rows_per_step(32, 222, rows), expected)
 
     def test_losses_are_of_first_tokens_with_a_known_tag(self):
@@ -97,7 +99,7 @@ class TaggingTaskTest(files_case.FilesCase):
         self.assertAllClose(losses * weights, expected)
         self.assertEqual(float(tf.reduce_sum(weights)), 5)
 
-    def test_predictions_of_words(self):
+    def test_predictions_have_a_tag_for_each_word(self):
         task = _task(context="sentence")
         features = task.featurize(_EXAMPLES, _TOKENIZER)
         ids = np.array(
@@ -133,7 +135,7 @@ class TaggingTaskTest(files_case.FilesCase):
         with self.assertRaisesRegex(NotFiniteError, "not finite"):
             task.predict(_EXAMPLES, features, rows, _TOKENIZER)
 
-    def test_texts_without_words(self):
+    def test_texts_without_words_have_no_rows(self):
         task = _task()
         examples = [task.example_from_row(""), task.example_from_row("\u200b")]
         features = task.featurize(examples, _TOKENIZER)
@@ -145,7 +147,7 @@ class TaggingTaskTest(files_case.FilesCase):
             {"words": [], "tags": [], "offsets": []},
         )
 
-    def test_prediction_to_json(self):
+    def test_json_has_words_tags_and_offsets(self):
         task = _task()
         example = task.example_from_row("cat, 東")
         self.assertEqual(
@@ -206,7 +208,7 @@ class TaggingTaskTest(files_case.FilesCase):
         text = (folder / "entity_scores.txt").read_text(encoding="utf-8")
         self.assertRegex(text, r"\n\[0\] \w +.*\n\[1\] \w +.*\noverall ")
 
-    def test_json_round_trip(self):
+    def test_task_json_restores_the_task(self):
         task = _task(
             word_column="token",
             tag_column="ner",
@@ -345,7 +347,7 @@ class BuildTaskTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, message):
             finetune_tagger.build_task(config, _STORED)
 
-    def test_head_of_a_stored_model(self):
+    def test_keeps_the_head_of_a_stored_model(self):
         task = finetune_tagger.build_task(_config(), _STORED)
         self.assertEqual(task.labels, ("O", "B-x"))
         arguments = task.model_arguments()
