@@ -361,7 +361,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
                 model.fit(fit_case.TEXTS, fit_case.LABELS, verbose=0)
 
     @pytest.mark.slow
-    def test_callbacks_that_set_the_learning_rate(self):
+    def test_callbacks_may_set_the_learning_rate(self):
         model = self.new()
         callbacks = [
             keras.callbacks.LearningRateScheduler(lambda epoch: 0.25),
@@ -395,7 +395,7 @@ class FitTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
                 ):
                     train()
 
-    def test_max_seq_length(self):
+    def test_texts_are_cut_to_max_seq_length(self):
         preprocessor = self.new(max_seq_length=5).preprocessor
         self.assertEqual(preprocessor.max_seq_length, 5)
         ids = preprocessor(["the cat sat on the mat"])["input_ids"]
@@ -437,7 +437,7 @@ class FitArgumentsTest(
         with self.assertRaisesRegex(UserError, message):
             default_training.check_counts(**arguments)
 
-    def test_methods_check_them(self):
+    def test_methods_refuse_epochs_and_batch_size_of_0(self):
         model = self.new()
         data = (fit_case.TEXTS, fit_case.LABELS)
         for call in (
@@ -465,7 +465,7 @@ class DrawTest(tf.test.TestCase):
         )
         return masked["input_ids"], masked["masked_lm_positions"], labels
 
-    def test_the_rule_of_the_original(self):
+    def test_follows_the_rule_of_the_original(self):
         rng = np.random.default_rng(1)
         rows = np.pad(rng.integers(5, 16, [3000, 39]), [(0, 0), (1, 0)])
         rows[:, 0] = 2
@@ -579,7 +579,7 @@ class FitMaskedLMTest(MaskedLMTestCase):
         history = model.fit(_TEXTS, epochs=3, verbose=0).history["loss"]
         self.assertLen(set(history), 3)
 
-    def test_losses_of_the_user(self):
+    def test_losses_of_the_user_equal_the_default(self):
         expected = self.new(compiled={"optimizer": "sgd"}).evaluate(
             _TEXTS, verbose=0
         )
@@ -612,7 +612,7 @@ class FitMaskedLMTest(MaskedLMTestCase):
             results.append(history.history)
         self.assertAllClose(*results, rtol=1e-4)
 
-    def test_labels_are_refused(self):
+    def test_refuses_labels_weights_and_missing_heads(self):
         for kind, arguments, message in (
             ("masked_lm", {"y": [0] * 5}, "without labels.*'masked_lm'"),
             ("masked_lm", {"sample_weight": [1.0] * 5}, "beside sample_weight"),
@@ -717,7 +717,7 @@ class LossesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             validation_data=(features, ids),
         ).history
 
-    def test_losses_and_metrics_of_several_outputs(self):
+    def test_losses_of_several_outputs_are_summed(self):
         model = self.new("question_answering", fit_case.compiled())
         features, y = model.preprocessor(fit_case.QUESTIONS, fit_case.ANSWERS)
         scores = fit_case.scores(model, features, y)
@@ -792,7 +792,7 @@ class LossesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             rtol=1e-5,
         )
 
-    def test_named_losses_of_several_labels(self):
+    def test_named_losses_of_several_labels_match_numpy(self):
         model = self.new(
             labels=["a", "b", "c"],
             compiled=fit_case.compiled(
@@ -825,7 +825,7 @@ class LossesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             "SparseCategoricalCrossentropy(from_logits=True)", logs.output[0]
         )
 
-    def test_wrong_names_and_missing_losses(self):
+    def test_refuses_wrong_names_and_missing_losses(self):
         with self.assertRaisesRegex(UserError, "outputs are logits.*'label'"):
             self.new(compiled={"loss": {"label": fit_case.CROSS_ENTROPY}})
         own = bert_tf.BertForClassification(tiny_model.ONE_LAYER, num_labels=2)

@@ -126,7 +126,7 @@ class LoadModelTest(_ModelTest):
             self._assert_weights(bert_tf.load_model(copy), stored.weights)
         self.assertTrue((path / "copy").exists())
 
-    def test_options_of_the_model(self):
+    def test_options_reach_the_model(self):
         path = self._write("bert_tf", stored_models.build("classification"))
         model = bert_tf.load_model(
             path,
@@ -142,7 +142,7 @@ class LoadModelTest(_ModelTest):
         self.assertEqual(outputs["sequence_output"].dtype, tf.bfloat16)
         self.assertEqual(outputs["logits"].dtype, tf.float32)
 
-    def test_tokenizer_of_the_original(self):
+    def test_tokenizer_preserves_special_tokens_on_request(self):
         tokenizer = bert_tf.load_tokenizer(golden("model/squad.ckpt.index"))
         (ids,) = tokenizer.tokenize(["THE [MASK]"]).to_list()
         self.assertNotIn(tokenizer.vocabulary.mask_id, ids)
@@ -173,7 +173,7 @@ class OtherKindTest(_ModelTest):
             if kind != "encoder"
         )
     )
-    def test_new_head_on_an_encoder(self, kind, arguments):
+    def test_encoder_gets_a_new_head(self, kind, arguments):
         stored = stored_models.build("encoder")
         with (
             self.assertNoLogs("absl", "WARNING"),
@@ -188,7 +188,7 @@ class OtherKindTest(_ModelTest):
             getattr(model, "labels", None), ("a", "b") if arguments else None
         )
 
-    def test_new_head_in_place_of_the_old(self):
+    def test_new_head_replaces_the_old(self):
         stored = stored_models.build("classification")
         head = ("output_weights", "output_bias")
         for arguments, labels, count in (

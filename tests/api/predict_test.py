@@ -129,7 +129,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         received = model.predict(dataset, verbose=0)["logits"]
         self.assertAllClose(received, expected, atol=1e-5)
 
-    def test_uses_changed_weights(self):
+    def test_predicts_with_changed_weights(self):
         model = self._load(_CLASSIFICATION)
         before = model.predict(_PAIRS, verbose=0)
         for name, variable in named_variables(model).items():
@@ -139,7 +139,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotEqual(before, after)
         self.assertEqual({row["label"] for row in after}, {"no"})
 
-    def test_progress_on_request(self):
+    def test_verbose_0_hides_progress(self):
         model = self._load(_CLASSIFICATION)
         with _standard_error() as stream:
             model.predict(_PAIRS, verbose=0)
@@ -151,7 +151,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
     def test_no_rows_give_an_empty_list(self):
         self.assertEqual(self._load(_TAGGING).predict([], verbose=0), [])
 
-    def test_new_head_with_other_labels(self):
+    def test_new_head_answers_with_its_labels(self):
         model = self._load(
             _CLASSIFICATION,
             "classification",
@@ -216,7 +216,7 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "^A sequence .*gs=12.$"):
             model.predict({"input_ids": np.ones([2, 20], int)})
 
-    def test_columns_are_rows(self):
+    def test_columns_give_the_answers_of_rows(self):
         model = self._load(_CLASSIFICATION)
         expected = model.predict(_PAIRS, verbose=0)
         first, second = zip(*_PAIRS, strict=True)
@@ -386,7 +386,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             scores["mean_absolute_error"], np.mean(np.abs(values - y))
         )
 
-    def test_weights_of_rows_and_classes(self):
+    def test_sample_weights_multiply_losses(self):
         model = self.new()
         logits = model(model.preprocessor(fit_case.TEXTS))["logits"]
         losses = fit_case.softmax_losses(logits, np.array(fit_case.IDS))
@@ -409,7 +409,7 @@ class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
                 fit_case.TEXTS, fit_case.LABELS, class_weight={"best": 1.0}
             )
 
-    def test_answers_in_windows(self):
+    def test_long_contexts_become_windows_with_answers(self):
         model = self.new("question_answering")
         features, y, weights = model.preprocessor(
             fit_case.QUESTIONS, fit_case.ANSWERS, [2.0, 3.0]
@@ -540,7 +540,7 @@ class TablesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         (pd.DataFrame({"label": _IDS, "text": fit_case.TEXTS}), _IDS),
         (pd.DataFrame({"x": fit_case.TEXTS}), None),
     )  # fmt: skip
-    def test_texts_and_labels_by_their_usual_names(self, x, expected):
+    def test_finds_texts_and_labels_by_their_usual_names(self, x, expected):
         texts, labels = self._read(x)
         self.assertEqual(texts, fit_case.TEXTS)
         self.assertEqual(labels, expected)
@@ -550,7 +550,7 @@ class TablesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         (pd.DataFrame({"body": fit_case.TEXTS, "mood": _IDS, "z": _IDS}),),
         ({"body": fit_case.TEXTS, "mood": _IDS},),
     )  # fmt: skip
-    def test_columns_by_name(self, x):
+    def test_columns_are_read_by_name(self, x):
         names = {"text_column": "body", "label_column": "mood"}
         self.assertEqual(self._read(x, **names), (fit_case.TEXTS, _IDS))
         pairs, _ = self._read(x, text_column="body", text_pair_column="body")
@@ -577,7 +577,7 @@ class TablesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(found, (["mat", ""], [19, 0]))
 
     @pytest.mark.slow
-    def test_fit_evaluate_and_predict(self):
+    def test_tables_score_and_predict_as_lists(self):
         model = self.new()
         data = _Dataset(text=fit_case.TEXTS, label=_IDS)
         splits = _Splits(train=data, validation=data)
@@ -836,7 +836,7 @@ class TextDatasetsTest(
     fit_case.FitCase, tf.test.TestCase, parameterized.TestCase
 ):
     @pytest.mark.slow
-    def test_data_sets_of_strings(self):
+    def test_data_sets_of_strings_score_as_lists(self):
         model = self.new(compiled={"optimizer": "sgd", "metrics": "accuracy"})
         data = _slices((fit_case.TEXTS, fit_case.LABELS))
         expected = fit_case.scores(model, fit_case.TEXTS, fit_case.LABELS)

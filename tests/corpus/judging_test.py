@@ -50,7 +50,7 @@ class DecideTest(tf.test.TestCase):
             ["", "", "", "", "", "", repeated, "", repeated, repeated, "", ""],
         )
 
-    def test_lines_of_many_documents_and_short_rests(self):
+    def test_drops_lines_of_many_documents_and_short_rests(self):
         documents = _documents("m|one", "two|m|m", "three|m", "m|4", "m")
         dropped, paragraphs = _decide(
             documents,

@@ -40,7 +40,7 @@ _PARQUET_ROWS = {"text": ["From Parquet.", None], "key": [7, 8]}
 
 class FormatsTest(corpus_case.CorpusCase):
     @pytest.mark.slow
-    def test_all_formats_in_the_order_of_the_globs(self):
+    def test_reads_all_formats_in_the_order_of_the_globs(self):
         self.write("a.txt.gz", "One.\nTwo.\r\n\r\nThree.\n")
         self.write("b.jsonl.zst", self.rows(["Row one.\n\nMore.", "Row two."]))
         self.write("c.ndjson.xz", self.rows(["Three.", "Row xz."]))
@@ -77,7 +77,9 @@ class FormatsTest(corpus_case.CorpusCase):
         ("lg=en/*", "lg=en/e.txt", ""),
         ("de=lg=en/*", "lg=en/e.txt", "de"),
     )
-    def test_language_or_path_with_an_equals_sign(self, given, path, language):
+    def test_equals_signs_follow_a_language_or_belong_to_the_path(
+        self, given, path, language
+    ):
         os.mkdir(self.path("lg=en"))
         for name in ("ab=c.txt", "c.txt", "d.txt", "lg=en/e.txt"):
             self.write(name, "Text.")

@@ -54,7 +54,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         ("{{Другие значения}}", False),
         ("{{توضيح|3=القاهرة (توضيح)}}", False),
     )
-    def test_disambiguation_by_template(self, template, expected):
+    def test_templates_mark_disambiguation_pages(self, template, expected):
         found = _read(corpus_case.page(1, f"Text {template}."))
         reason = getattr(found, "reason", None)
         self.assertEqual(reason == wikipedia.DISAMBIGUATION, expected)
@@ -64,7 +64,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         ("Ядро (значения)", wikipedia.DISAMBIGUATION),
         ("Disambiguation (book)", None),
     )
-    def test_disambiguation_by_title(self, title, reason):
+    def test_titles_mark_disambiguation_pages(self, title, reason):
         page = corpus_case.page(1, "Text.").replace("Title 1", title)
         self.assertEqual(getattr(_read(page), "reason", None), reason)
 
@@ -73,7 +73,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         ("datei:A.jpg", wikipedia.OTHER_NAMESPACE),
         ("Alien: Die Rückkehr", None),
     )
-    def test_namespace_of_dumps_without_ns(self, title, reason):
+    def test_titles_give_the_namespace_without_ns(self, title, reason):
         page = corpus_case.page(1, "Text.").replace("Title 1", title)
         page = page.replace("<ns>0</ns>", "")
         self.assertEqual(getattr(_read(page), "reason", None), reason)
@@ -85,7 +85,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         "#अनुप्रेषित [[A]]",
         "#เปลี่ยนทาง[[A|b]]",
     )
-    def test_redirects_without_an_element(self, text):
+    def test_redirects_are_found_by_their_text(self, text):
         found = _read(corpus_case.page(1, text))
         self.assertEqual(found.reason, wikipedia.REDIRECT)
 
@@ -132,7 +132,7 @@ class ExtractTest(tf.test.TestCase, parameterized.TestCase):
         ("One.<hr>Two.\n----\nThree.", "One.\nTwo.\nThree."),
         ("Text.\n\n[[simple:Text]]\n[[zh-min-nan:Text]]", "Text."),
     )  # fmt: skip
-    def test_text_that_a_reader_sees(self, text, expected):
+    def test_keeps_the_text_that_a_reader_sees(self, text, expected):
         self.assertEqual("\n".join(wikitext.extract(text, _HIDDEN)), expected)
 
 

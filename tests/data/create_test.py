@@ -57,7 +57,7 @@ class CreateTest(record_case.RecordCase):
         self.assertEqual(found.seed, 12345)
         self.assertEqual(made.fingerprint, found.fingerprint)
 
-    def test_files_take_turns(self):
+    def test_records_are_dealt_to_files_in_turn(self):
         names = ["a.tfrecord", "b.tfrecord", "c.tfrecord"]
         outputs = ",".join(self.path(f"out/{name}") for name in names)
         pretraining_data.create(self._config())
@@ -262,7 +262,7 @@ class BadInputTest(record_case.RecordCase):
         self._assert_refused("is empty", generator=generator, num_processes=0)
 
     @parameterized.parameters("original", "streaming")
-    def test_text_that_is_not_utf8(self, generator):
+    def test_refuses_text_that_is_not_utf8(self, generator):
         self.write("text.txt", b"the cat\n\nsat \xe9t\xe9\n")
         self._assert_refused("at byte 13.*--replace", generator=generator)
 
@@ -275,7 +275,7 @@ class BadInputTest(record_case.RecordCase):
             self.assertEqual(file.read(), "made by hand")
 
     @parameterized.parameters("original", "streaming")
-    def test_more_predictions_than_tokens(self, generator):
+    def test_allows_more_predictions_than_tokens(self, generator):
         config = self._config(
             generator=generator, max_predictions_per_seq=33, masked_lm_prob=1.0
         )
@@ -288,7 +288,7 @@ class BadInputTest(record_case.RecordCase):
         expected = examples["input_mask"].sum(axis=1) - 3
         self.assertAllEqual(weights.sum(axis=1), expected)
 
-    def test_too_short_sequences(self):
+    def test_refuses_too_short_sequences(self):
         with self.assertRaisesRegex(UserError, "max_seq_length.*at least 5"):
             self._config(max_seq_length=4)
 
@@ -342,7 +342,7 @@ class RecordCountsTest(tf.test.TestCase):
             for name, x in rows.items()
         }
 
-    def test_counts_of_a_batch(self):
+    def test_counts_the_tokens_of_a_batch(self):
         counts = RecordCounts()
         counts.add_batch(self._make_batch(), _MASK_ID, num_truncated=1)
 
@@ -464,7 +464,7 @@ class DataReportTest(tf.test.TestCase, parameterized.TestCase):
             (warning,) = report["warnings"]
             self.assertRegex(warning, message)
 
-    def test_report_of_no_record(self):
+    def test_report_of_no_record_has_zeros(self):
         report = pretraining_data.build_report(
             _make_config(), GenerationResult({}, 0, 0, RecordCounts())
         )

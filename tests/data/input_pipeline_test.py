@@ -98,7 +98,7 @@ class PretrainingInputTest(files_case.FolderCase):
         index = np.concatenate([b["example_index"] for b in batches])
         self.assertAllEqual(index, start + np.arange(20))
 
-    def test_values_dtypes_and_static_shapes(self):
+    def test_rows_have_values_dtypes_and_static_shapes(self):
         data = self._input()
         spec = data.dataset().element_spec
         self.assertEqual(spec["masked_lm_weights"].shape, [4, 3])

@@ -33,7 +33,9 @@ class TrainingBatchesTest(tf.test.TestCase, parameterized.TestCase):
             (1, 7, 32, 33, 1000, 7013), (1, 32), ((128,), _EIGHTS)
         )
     )
-    def test_full_batches_padded_enough(self, count, size, allowed):
+    def test_batches_are_full_and_padded_just_enough(
+        self, count, size, allowed
+    ):
         lengths = _lengths(count)
         num_batches = int(2.5 * count / size) + 1
         batches = length_buckets.training_batches(
@@ -140,7 +142,7 @@ class LengthsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertLen(chosen, num_lengths)
         self.assertEqual(cost(chosen), best)
 
-    def test_no_useless_lengths(self):
+    def test_leaves_out_useless_lengths(self):
         self.assertEqual(
             length_buckets.fewest_padding(np.array([3, 30]), 64, 4), (8, 32, 64)
         )

@@ -41,7 +41,7 @@ class NamesTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(_shapes(model), expected)
 
     @parameterized.parameters("bert", "other")
-    def test_encoder_in_a_user_model(self, name):
+    def test_encoder_keeps_its_names_in_a_user_model(self, name):
         class Outer(keras.Model):
             def __init__(self):
                 super().__init__(name="bert")
@@ -137,7 +137,7 @@ class CallTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllGreater(difference[:3], 1e-3)
 
     @parameterized.parameters(True, False)
-    def test_the_pooled_token(self, left_to_right):
+    def test_pools_the_first_or_the_last_token(self, left_to_right):
         model = bert_model.BertModel(
             tiny_layers.replace(left_to_right=left_to_right)
         )
@@ -208,7 +208,7 @@ class EmbeddingsTest(tf.test.TestCase, parameterized.TestCase):
         norm = self.layer.layer_norm
         return standard * norm.gamma + norm.beta
 
-    def test_dropout_comes_last(self):
+    def test_dropout_applies_to_the_final_embeddings(self):
         seeds = tf.constant([1, 2, 3])
         received = self.layer(self.ids, self.segments, dropout_seeds=seeds)
         kept = dropout.draw_mask([3, 5, 8], 0.2, dropout.draw_keys(seeds, 6))

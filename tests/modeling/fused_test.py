@@ -79,7 +79,7 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters("float32", "bfloat16")
-    def test_bias_split_heads(self, dtype):
+    def test_bias_split_heads_agrees_when_compiled(self, dtype):
         self._assert_jit_agrees(
             lambda x, bias, jit: fused.bias_split_heads(
                 x, bias, _LAYOUT, jit=jit
@@ -88,7 +88,7 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.product(rate=(0.0, 0.3), dtype=("float32", "bfloat16"))
-    def test_bias_dropout_residual_layer_norm(self, rate, dtype):
+    def test_residual_layer_norm_agrees_when_compiled(self, rate, dtype):
         self._assert_jit_agrees(
             lambda *tensors, jit: fused.bias_dropout_residual_layer_norm(
                 *tensors, _keys(rate), epsilon=1e-12, rate=rate, jit=jit
@@ -103,7 +103,7 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.product(rate=(0.0, 0.3), dtype=("float32", "bfloat16"))
-    def test_layer_norm_dropout(self, rate, dtype):
+    def test_layer_norm_dropout_agrees_when_compiled(self, rate, dtype):
         self._assert_jit_agrees(
             lambda *tensors, jit: fused.layer_norm_dropout(
                 *tensors,
@@ -117,7 +117,7 @@ class FusedTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.product(rate=(0.0, 0.3), dtype=("float32", "bfloat16"))
-    def test_masked_softmax_dropout(self, rate, dtype):
+    def test_masked_softmax_dropout_agrees_when_compiled(self, rate, dtype):
         mask = tf.sequence_mask([5, 2, 1], _LENGTH, dtype=tf.float32)
         attention_bias = (1.0 - mask[:, tf.newaxis, tf.newaxis]) * -10000.0
         self._assert_jit_agrees(

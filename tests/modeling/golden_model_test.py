@@ -60,7 +60,7 @@ class GoldenModelTest(tf.test.TestCase, parameterized.TestCase):
         self.stored = dict(np.load(golden("model/forward.npz")))
 
     @parameterized.product(fuse=(False, True), graph=(False, True))
-    def test_activations_and_losses(self, fuse, graph):
+    def test_activations_and_losses_equal_the_original(self, fuse, graph):
         model = _build(fuse)
         call = tf.function(model.__call__) if graph else model
         outputs = call({name: self.stored[name] for name in _INPUTS})

@@ -58,7 +58,9 @@ class HeadsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("float32", 1e-6), ("mixed_bfloat16", 2e-2), ("mixed_float16", 1e-6)
     )
-    def test_gradient_of_the_tied_product(self, policy, tolerance):
+    def test_gradient_of_the_tied_product_matches_numpy(
+        self, policy, tolerance
+    ):
         rows, upstream = (
             tiny_layers.normal(6, 8),
             tiny_layers.normal(6, 19, seed=2),

@@ -170,7 +170,7 @@ class FindTokensTest(tf.test.TestCase, parameterized.TestCase):
             found["token_places"], [[0, 1, 2], [3, 4, 5], [0, 1, 3], [2, 4, 5]]
         )
 
-    def test_parts_of_several_sequences_an_example(self):
+    def test_parts_find_tokens_of_several_sequences(self):
         mask = tf.constant([[[1, 1, 0], [1, 0, 0]], [[0, 0, 0], [0, 0, 0]]])
         found = layouts.find_tokens_of_parts(mask, 1, step=1)
         self.assertAllEqual(found["token_indices"], [[0, 1, 3], [0, 1, 2]])

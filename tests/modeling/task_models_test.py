@@ -127,7 +127,7 @@ class LogitsTest(tf.test.TestCase, parameterized.TestCase):
                 encoded,
             )
 
-    def test_multiple_choice_without_choices(self):
+    def test_multiple_choice_refuses_inputs_without_choices(self):
         model = task_models.BertForMultipleChoice(tiny_layers.CONFIG)
         message = r"`input_ids` .*\[examples, choices.*shape \(3, 5\)"
         with self.assertRaisesRegex(UserError, message):

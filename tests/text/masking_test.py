@@ -123,7 +123,7 @@ class DynamicMaskingTest(tf.test.TestCase, parameterized.TestCase):
         for name, value in drawn.items():
             self.assertAllEqual(value[2:], part[name])
 
-    def test_statistics_of_many_draws(self):
+    def test_many_draws_follow_the_distribution(self):
         features, ids = _batch([64] * 4000, slots=10)
         drawn = _apply(features, first=10**12)
         count = 4000 * 10

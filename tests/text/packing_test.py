@@ -66,7 +66,7 @@ class PackTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(packed[name].dtype, tf.int32)
             self.assertAllEqual(packed[name], [row[i] for row in expected])
 
-    def test_shapes_in_a_pipeline(self):
+    def test_length_is_static_in_a_pipeline(self):
         dataset = tf.data.Dataset.from_tensor_slices([3, 1]).batch(2)
         dataset = dataset.map(
             lambda n: packing.pack(

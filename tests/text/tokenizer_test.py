@@ -195,7 +195,9 @@ class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
     """Compares with the rules in plain Python, for all pairs of options."""
 
     @parameterized.product(lower_case=[True, False], strip=[True, False])
-    def test_tokens_and_offsets_of_fuzzed_texts(self, lower_case, strip):
+    def test_fuzzed_texts_have_tokens_and_offsets_of_the_reference(
+        self, lower_case, strip
+    ):
         texts = _fuzz(3000)
         everything = [
             reference_tokenizer.split_words(text, lower_case, strip)
@@ -237,7 +239,7 @@ class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(num_unknown, 1000)
 
     @parameterized.product(lower_case=[True, False], strip=[True, False])
-    def test_words_of_every_code_point(self, lower_case, strip):
+    def test_splits_every_code_point_as_the_reference(self, lower_case, strip):
         tokenizer = BertTokenizer(_letters("a"), lower_case, strip)
         texts = [f"he{c}LLO w{c}" for c in _code_points()]
         words = _to_str(tokenizer.split_words(texts))
@@ -246,7 +248,7 @@ class ReferenceTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(found, [word.text for word in row], text)
 
     @pytest.mark.slow
-    def test_final_sigma_beside_every_code_point(self):
+    def test_sigma_beside_every_code_point_equals_the_reference(self):
         for strip in (True, False):
             tokenizer = BertTokenizer(_letters("a"), True, strip)
             texts = [f"Α{c}Σ {c}Σ ΑΣ{c}Β Σ{c}Σ" for c in _code_points()]
@@ -475,7 +477,7 @@ class SpecialTokensTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(tokens, ["α", "##α", "##ς", "[MASK]", "α"])
         self.assertEqual(slices, ["Α", "Α", "Σ", "[MASK]", "Α"])
 
-    def test_offsets_behind_a_long_word(self):
+    def test_offsets_stay_right_behind_a_long_word(self):
         tokenizer = BertTokenizer(_VOCABULARY, preserve_special_tokens=True)
         tokens, slices = _tokens(tokenizer, "é" * 201 + "[MASK] a")
         self.assertEqual(tokens, ["[UNK]", "[MASK]", "a"])
@@ -578,7 +580,7 @@ class GraphTest(tf.test.TestCase):
             ]
             self.assertEqual(rows, expected)
 
-    def test_made_inside_a_function(self):
+    def test_can_be_made_inside_a_function(self):
         @tf.function
         def tokenize(text):
             return BertTokenizer(_VOCABULARY).tokenize(text)
@@ -617,7 +619,7 @@ class DeviceTokenizerTest(tf.test.TestCase, parameterized.TestCase):
                 repr(text),
             )
 
-    def test_follows_the_rules(self):
+    def test_tokens_equal_those_of_the_reference(self):
         self._assert_tokens(
             [
                 "",

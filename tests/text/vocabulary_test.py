@@ -230,7 +230,7 @@ class LearnTest(tf.test.TestCase, parameterized.TestCase):
             + [f"[unused{99 + i}]" for i in range(17)],
         )
 
-    def test_too_small_for_the_characters(self):
+    def test_refuses_a_size_too_small_for_the_characters(self):
         needed = _RESERVED + 26
         words = {"abcdefghijklm"[i:] + "nopqrstuvwxyz"[i:]: 3 for i in range(9)}
         message = "--vocab_size=110 is too small.*--vocab_size=1[0-9]+"

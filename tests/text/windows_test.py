@@ -44,7 +44,9 @@ class CutTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.product(
         max_length=(7, 8, 13), stride=(1, 3, 4, 20), has_pairs=(False, True)
     )
-    def test_windows_of_random_lengths(self, max_length, stride, has_pairs):
+    def test_windows_of_random_lengths_equal_a_reference(
+        self, max_length, stride, has_pairs
+    ):
         rng = np.random.default_rng(max_length * stride)
         texts_a, texts_b = (
             [rng.integers(1, 99, n).tolist() for n in rng.integers(0, 30, 60)]

@@ -28,7 +28,7 @@ class SplitWordsTest(tf.test.TestCase, parameterized.TestCase):
         ("我在Oslo住。", "我|在|Oslo|住|。"),
         ("-- a$ \u00a0b", "-|-|a|$|b"),
     )
-    def test_words_and_offsets(self, text, expected):
+    def test_offsets_point_to_words(self, text, expected):
         words = words_lib.split_words(text)
         self.assertEqual("|".join(word.text for word in words), expected)
         for word in words:
@@ -68,12 +68,12 @@ class SplitWordsInGraphTest(tf.test.TestCase):
         )
 
     @pytest.mark.slow
-    def test_characters_of_all_kinds(self):
+    def test_characters_of_all_kinds_split_as_in_python(self):
         codes = [*range(0x3100), *range(0xF800, 0x10000)]
         codes += random.Random(5).sample(range(0x10000, 0x110000), 9000)
         self._check([f"@{c} {c}.b. a{c}a{c}" for c in map(chr, codes)])
 
-    def test_bytes_that_are_not_utf8(self):
+    def test_ignores_bytes_that_are_not_utf8(self):
         rng = random.Random(5)
         parts = (
             b"\x80 \xe4 \xb8 \xad \xff \xc3 \xa9 \xed\xa0\x80 \xf0\x9f . a @"

@@ -218,7 +218,7 @@ class BeamTest(tf.test.TestCase):
         )
         self.assert_same_files("out")
 
-    def test_other_disks_errors_and_a_run_resumed_without_beam(self):
+    def test_other_disks_agree_and_stopped_runs_resume_without_beam(self):
         self.create_here("out/x.tfrecord")
         output = self.run_beam(_PROGRAM).splitlines()[-1]
         found = json.loads(output)

@@ -58,7 +58,7 @@ def statistics(records, mask_id):
 @pytest.mark.thorough
 class GeneratorsAgreeTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(False, True)
-    def test_within_three_standard_errors(self, do_whole_word_mask):
+    def test_agree_within_three_standard_errors(self, do_whole_word_mask):
         # Records of one pass depend on each other, but runs with different
         # seeds do not, so the standard errors come from several runs.
         vocab_file = golden("vocab/bert-base-uncased-vocab.txt")

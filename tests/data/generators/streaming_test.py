@@ -159,7 +159,7 @@ class ResultTest(StreamingGeneratorTestCase):
         made = b"".join(contents(self.generate(**flags).files))
         self.assertStartsWith(hashlib.sha256(made).hexdigest(), digest)
 
-    def test_left_to_right(self):
+    def test_left_to_right_predicts_each_following_token(self):
         every = {"left_to_right": True, "max_predictions_per_seq": None}
         result = self.generate(**every)
         self.assertEqual(result.counts.num_masked, 0)
@@ -188,14 +188,14 @@ class ResultTest(StreamingGeneratorTestCase):
         with self.assertRaisesRegex(UserError, "with --left_to_right"):
             self.config(left_to_right=True, **flags)
 
-    def test_too_little_text_for_the_number_of_files(self):
+    def test_refuses_too_little_text_for_the_number_of_files(self):
         path = self.write("little.txt", "Ab cd ef.\n\nGh ij.\n")
         with self.assertRaisesRegex(UserError, "--dupe_factor=3; .* at most 6"):
             self.generate(num_files=7, input_files=[path])
         result = self.generate(num_files=6, input_files=[path])
         self.assertGreater(min(f["records"] for f in result.files.values()), 0)
 
-    def test_text_without_a_token(self):
+    def test_refuses_text_without_a_token(self):
         path = self.write("empty.txt", "\u200b\n\n\u0007\n")
         with self.assertRaisesRegex(UserError, "corpus is empty: no token"):
             self.generate(input_files=[path])

@@ -22,7 +22,7 @@ class CountRecordsTest(tf.test.TestCase, parameterized.TestCase):
 
         self.assertEqual(tfrecords.count_records(self._write(*sizes)), number)
 
-    def test_record_longer_than_what_is_read_at_once(self):
+    def test_counts_records_longer_than_one_read(self):
         path = self._write(10, 5 << 20, 30, 9 << 20, 7)
 
         self.assertEqual(tfrecords.count_records(path), 5)
