@@ -89,7 +89,7 @@ class BertConfigTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (None, "linear"), ("", "linear"), ("GELU", "gelu")
     )
-    def test_activations_as_the_original_reads_them(self, name, expected):
+    def test_reads_activations_as_the_original(self, name, expected):
         config = BertConfig.from_dict({**_VALUES, "hidden_act": name})
         self.assertEqual(config.hidden_act, expected)
 
@@ -213,7 +213,7 @@ class RunConfigTest(tf.test.TestCase, parameterized.TestCase):
         with self.assertRaisesRegex(UserError, "or --init_checkpoint"):
             ExtractFeaturesConfig(**files, **trio)
 
-    def test_flags_by_their_effect_on_training(self):
+    def test_finds_flags_by_their_effect_on_training(self):
         @dataclasses.dataclass(frozen=True)
         class _Flags:
             rate: float = option("Rate.", 0.1)

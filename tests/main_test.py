@@ -53,7 +53,7 @@ class MainTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ("predict", "-h"), ("fill-mask", "--help"), ("help", "fill_mask")
     )
-    def test_help_of_a_command(self, *words):
+    def test_help_shows_the_flags_of_a_command(self, *words):
         result = self._run(*words)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("--model_dir=TEXT", result.stdout)

@@ -53,7 +53,7 @@ class RealInputsTest(record_case.RecordCase):
 
         self.assertAllEqual(ids, [lines.index(x) for x in words.split()])
 
-    def test_columns_without_a_name(self):
+    def test_columns_may_lack_a_name(self):
         examples = classification_examples.read_examples(
             str(_CASES / "csv_unnamed_columns/train.csv"),
             classification_examples.Columns("message", labels=("kind",)),
@@ -67,7 +67,7 @@ class RealInputsTest(record_case.RecordCase):
         ("pretraining_blank_between_sentences", "empty lines inside documents"),
         ("pretraining_one_document", "The text is one document"),
     )
-    def test_texts_to_pretrain_on(self, case, advice):
+    def test_warns_of_unusual_texts_to_pretrain_on(self, case, advice):
         with self.assertLogs(level="WARNING") as logs:
             pretraining_data.create(
                 self._config(input_file=str(_CASES / case / "text.txt"))

@@ -48,7 +48,7 @@ class ConfusionMatrixTest(_Pictures, tf.test.TestCase):
         return self.draw(result_tables.write_confusion_matrix, labels, counts)
 
     @parameterized.parameters(1, 2, 20, 21, 77, 500)
-    def test_matrices_of_any_size(self, num_labels):
+    def test_draws_matrices_of_any_size(self, num_labels):
         labels = [f"label_{number}" for number in range(num_labels)]
         counts = 30 * np.eye(num_labels, dtype=np.int64)
         counts[0, -1] += 3
@@ -71,7 +71,7 @@ class ConfusionMatrixTest(_Pictures, tf.test.TestCase):
         )
         self.assertGreater(long, 0.6 * short)
 
-    def test_labels_that_do_not_occur(self):
+    def test_labels_that_do_not_occur_leave_cells_light(self):
         counts = np.array([[5, 1, 0], [0, 0, 0], [0, 0, 0]])
         picture = self._matrix(["a", "b", "c"], counts)
         self.assertEqual(_count(picture, _DARKEST_OF_MATRIX), 0)
@@ -142,7 +142,7 @@ class NamesTest(_Pictures, tf.test.TestCase):
 
 
 class BarsTest(_Pictures, tf.test.TestCase):
-    def test_scores_of_types(self):
+    def test_draws_scores_as_bars(self):
         rows = [
             ("LOC", EntityScore(10, 10, 8)),
             (_LONG, EntityScore(5, 0, 0)),
@@ -206,7 +206,7 @@ class LinesTest(_Pictures, tf.test.TestCase):
         self.assertTrue(all(width > 0.6 for width in widths[:wide]))
         self.assertTrue(all(width < 0.5 for width in widths[wide:]))
 
-    def test_values_that_are_missing_or_not_finite(self):
+    def test_leaves_out_values_missing_or_not_finite(self):
         rows = [{"step": 1, "a": None}, {"step": 2, "a": np.nan, "b": 1.0}]
         panels = self._curves(_PANELS[:2], rows)
         self.assertEqual(panels["A"].texts[0].get_text(), "not measured")
@@ -237,7 +237,7 @@ class ScatterTest(_Pictures, tf.test.TestCase):
         colored = np.ptp(picture.astype(int), axis=-1) > 20
         self.assertGreater(colored.sum(), 20)
 
-    def test_scatter_of_a_constant(self):
+    def test_scatter_of_a_constant_is_drawn(self):
         picture = self.draw(
             result_tables.write_score_scatter, [1.0, 2.0], [1.5, 1.5]
         )

@@ -83,7 +83,7 @@ class OfficialFilesTest(ClassifierCase):
     # Tasks with one text, with two files of each split, with scores, and
     # without labels. tests/tasks/classification/examples_test.py has the rest.
     @parameterized.parameters("cola", "mnli", "sts-b", "ax")
-    def test_scores_and_predictions(self, name):
+    def test_scores_and_predictions_are_those_of_the_model(self, name):
         official = glue_tasks.get_task(name)
         # The diagnostic set has no training data, so MNLI's model predicts it.
         trained = tiny_exports.official("mnli" if name == "ax" else name)

@@ -257,7 +257,7 @@ class FinetuneSquadTest(_Case):
         (message,) = logs.output
         self.assertIn("trained with --doc_stride=9 and is used with 2", message)
 
-    def test_padding_as_in_the_original(self):
+    def test_one_length_bucket_does_not_mask_padding(self):
         for buckets, masked in ((0, True), (1, False), (2, True)):
             task = finetune_squad.build_task(
                 self.config(num_length_buckets=buckets), None

@@ -252,7 +252,7 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         cls.answers = json.loads(finished.stdout)
 
     @parameterized.parameters(*range(len(_CASES)))
-    def test_error_without_tensorflow(self, number):
+    def test_errors_appear_before_tensorflow_is_imported(self, number):
         command, expected = _CASES[number]
         message, imported = self.answers[number]
         self.assertIn(expected, message, command)

@@ -340,7 +340,7 @@ class LayersTest(tf.test.TestCase, parameterized.TestCase):
                 _float32(received), expected, rtol=tolerance, atol=tolerance
             )
 
-    def test_graph_and_unknown_batch_size(self, entry):
+    def test_graph_accepts_an_unknown_batch_size(self, entry):
         layer = entry.build()
         signature = tf.nest.map_structure(
             lambda x: tf.TensorSpec([None, *x.shape[1:]], x.dtype),

@@ -129,7 +129,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllEqual(np.isfinite([*values.values()]), [1, 0, 1])
 
     @parameterized.parameters("multi_label", "regression")
-    def test_multi_label_and_regression(self, problem_type):
+    def test_multi_label_and_regression_losses_match_numpy(self, problem_type):
         task = self._classification(problem_type=problem_type)
         student, teacher = self.draw(_B, 3), self.draw(_B, 3)
         labels = np.float32(self.rng.random([_B, 3]) > 0.5)
@@ -153,7 +153,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assertAllClose(values["loss"], expected, rtol=1e-4)
 
-    def test_words_of_a_tagger(self):
+    def test_taggers_average_losses_over_words(self):
         task = TaggingTask(name="custom", labels=("O", "B-X"))
         student, teacher = self.draw(_B, _S, 2), self.draw(_B, _S, 2)
         words = np.float32(_MASK * (self.rng.random(_MASK.shape) > 0.4))
@@ -182,7 +182,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
             rtol=1e-5,
         )
 
-    def test_starts_and_ends_of_answers(self):
+    def test_answers_average_losses_of_starts_and_ends(self):
         names = ("start_logits", "end_logits")
         student, teacher = (
             {name: self.draw(_B, _S) for name in names} for _ in range(2)
@@ -202,7 +202,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         ]
         self.assertAllClose(values["loss"], np.mean(expected), rtol=1e-5)
 
-    def test_multiple_choice_with_hidden_states(self):
+    def test_multiple_choice_ignores_missing_choices(self):
         """Shape: [examples, choices, length]; example 2 has one choice."""
         task = MultipleChoiceTask(name="custom", columns=Columns(("choices",)))
         mask = _MASK.reshape(2, 2, _S) * np.int32([[[1], [1]], [[1], [0]]])
@@ -243,7 +243,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     @parameterized.parameters("mse", "cosine")
-    def test_hidden_states_of_another_width(self, form):
+    def test_hidden_states_of_another_width_are_projected(self, form):
         keras.utils.set_random_seed(0)
         projection = build_projection(_H, _I, 0.3)
         matrix = projection.kernel
@@ -282,7 +282,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
             rtol=1e-5,
         )
 
-    def test_attention_of_each_head(self):
+    def test_attention_loss_averages_divergences_of_heads(self):
         def draw():
             # The last token has the probability 0, which must not give NaN.
             logits = self.draw(_B, 2, _S, _S) - [0, 0, 0, 0, 1e4]

@@ -207,7 +207,7 @@ class DistillTest(files_case.FilesCase):
             self.assertEqual(results["dev"][name], expected["dev"][name])
 
     @pytest.mark.thorough
-    def test_pairs_whose_columns_have_other_names_than_the_teachers(self):
+    def test_pairs_may_have_other_column_names_than_the_teachers(self):
         header = ("first", "b", "kind")
         rows = [
             ("the cat", "sat on", "yes"),
@@ -343,7 +343,7 @@ class EachTaskTest(files_case.FilesCase):
         self.assertEqual((own.pooling, own.normalize), (None, False))
 
     @parameterized.parameters(_write_choices, _write_scores, _write_tags)
-    def test_losses_of_equal_and_other_students(self, write):
+    def test_losses_vanish_for_equal_students_only(self, write):
         """Compares one student that equals its teacher, and another one."""
         task = write(self)
         path = self.path("teacher")
@@ -423,7 +423,7 @@ class MixedFeaturesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         ([0, 4, 2, 3, 1],), ([3, 4],), ([1],), ([4, 0, 4],)
     )
-    def test_rows_of_both_kinds(self, indices):
+    def test_mixed_rows_equal_those_of_their_sources(self, indices):
         mixed = self._classification()
         self.assertLen(mixed, 5)
         self.assertAllEqual(mixed.lengths, [3, 5, 4, 7, 3])
@@ -444,7 +444,7 @@ class MixedFeaturesTest(tf.test.TestCase, parameterized.TestCase):
                     expected = alone.get(name, np.zeros([1], np.int32))
                     self.assertAllEqual(values[row], expected[0])
 
-    def test_examples_with_more_choices(self):
+    def test_fewer_choices_are_padded_to_the_most(self):
         task = MultipleChoiceTask(name="custom", columns=Columns(("choices",)))
         rows = [{"choices": ["cat", "dog"]}, {"choices": ["cat", "dog", "mat"]}]
         few, many = (task.example_from_row(row) for row in rows)

@@ -118,7 +118,7 @@ class AddingATaskTest(files_case.FolderCase):
         return [json.loads(line) for line in text.splitlines()]
 
     @pytest.mark.slow
-    def test_rows_exports_and_the_server(self):
+    def test_exports_and_the_server_predict_as_the_library(self):
         path = tiny_model.write_task(
             self.path("model"), self.module.StarsTask(max_seq_length=12)
         )
@@ -170,7 +170,7 @@ class AddingATaskTest(files_case.FolderCase):
         inputs = {"text": np.array([x.encode() for x in texts], object)}
         self.assertAllClose(lite.run(inputs)["stars"], expected, 1e-4)
 
-    def test_losses_and_wrong_files(self):
+    def test_losses_match_and_wrong_labels_are_refused(self):
         task = self.module.StarsTask(files={"dev": self.path("bad.csv")})
         losses = task.losses(
             {

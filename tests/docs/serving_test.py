@@ -85,7 +85,7 @@ class ServingDocumentationTest(tf.test.TestCase):
         self.assertAllClose(found["probabilities"], expected["probabilities"])
         self.assertEqual(found["labels"], expected["label"].numpy().tolist())
 
-    def test_configuration_of_several_models(self):
+    def test_configuration_of_several_models_is_read(self):
         (text,) = re.findall(r"(?ms)^model_config_list.*?^}$", self.text)
         path = os.path.join(self.folder, "documented.config")
         pathlib.Path(path).write_text(text, encoding="utf-8")

@@ -219,7 +219,7 @@ class PrepareTest(DataTestCase):
             "own has no dev rows",
         ),
     )
-    def test_refuses_another_form(self, task, text, message):
+    def test_refuses_data_that_does_not_fit_its_task(self, task, text, message):
         self.write("own/task.json", task)
         for name in ("a.tsv", "b.tsv"):
             self.write(f"own/{name}", text)

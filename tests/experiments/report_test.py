@@ -121,7 +121,7 @@ class ReportTest(files_case.FolderCase):
         found = json.loads(self._path("report.json").read_text("utf-8"))
         return found, self._path("report.md").read_text("utf-8")
 
-    def test_missing_and_failed_cells_and_files_without_a_score(self):
+    def test_lists_missing_and_failed_cells_and_files_without_a_score(self):
         self._put_table5()
         missing, failed, other = (f"table5-no_nsp-squad-{x}" for x in _SEEDS)
         self._path("cells", f"{missing}.json").unlink()
@@ -148,7 +148,7 @@ class ReportTest(files_case.FolderCase):
         ):
             self.assertIn(part, text)
 
-    def test_nothing_is_finished_and_then_a_part(self):
+    def test_tables_and_pictures_change_with_the_finished_part(self):
         found, text = self._write(_table5(), _spread(), _curve())
         self.assertEqual(found["num_finished"], 0)
         self.assertIn("| no result yet |", text)

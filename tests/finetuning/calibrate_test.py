@@ -112,7 +112,7 @@ class RunTest(_Case, parameterized.TestCase):
         self.assertEqual(self.task()["reject_label"], "unsure")
         self.assertEqual(self.task()["temperature"], temperature)
 
-    def test_texts_outside_of_the_labels(self):
+    def test_rejects_answers_below_the_stored_probability(self):
         row = ["x", "mat mat cat dog", _OUTSIDE]
         for split in ("dev", "test"):
             self.add_rows(split, *[row] * 5)
@@ -139,7 +139,7 @@ class RunTest(_Case, parameterized.TestCase):
         # Texts outside of the labels have no loss, so dev has none.
         self.assertNotIn("loss", found["dev"])
 
-    def test_thresholds_of_several_labels(self):
+    def test_labels_pass_their_own_thresholds(self):
         self.run_flags(
             problem_type="multi_label",
             calibrate=True,

@@ -39,7 +39,7 @@ class DevSelectionTest(tf.test.TestCase, parameterized.TestCase):
         ({"keep_best": True, "evaluate_every_steps": 10}, [10, 20, 25]),
         ({"early_stopping_patience": 3, "evaluate_every_steps": 30}, [25]),
     )
-    def test_stops_to_evaluate(self, flags, stops):
+    def test_stops_where_evaluations_are_due(self, flags, stops):
         selection = _selection(**flags)
         self.assertEqual(_stops(selection), stops)
         due = [step for step in range(26) if selection.is_due(step)]

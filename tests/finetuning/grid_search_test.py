@@ -191,7 +191,7 @@ class GridSearchTest(
         self.assertIn("Trial 2 of 2 is done and is evaluated again", text)
 
     @pytest.mark.thorough
-    def test_all_trials_are_not_finite(self):
+    def test_fails_if_all_trials_are_not_finite(self):
         config = self.config(learning_rate="1e38,1e37", num_train_epochs="0.5")
         with self.assertRaisesRegex(
             UserError,
@@ -232,7 +232,7 @@ class GridSearchTest(
         for folder in os.listdir(self.out("output/runs")):
             self.assertEmpty(os.listdir(self.out(f"output/runs/{folder}")))
 
-    def test_table_with_test_scores_and_layers(self):
+    def test_table_has_test_scores_and_layers(self):
         def finished(layers, seed, *values):
             trial_config = grid_search.TrialConfig(
                 1e-3, 16, 2.0, seed, "", layers

@@ -89,7 +89,7 @@ class OriginalFlagsTest(files_case.FolderCase):
         if num_warnings:
             self.assertIn("--do_lower_case", logs.output[1])
 
-    def test_case_that_the_model_stores(self):
+    def test_stored_case_overrides_the_vocabulary(self):
         path = self._write_model(tiny_model.TOKENS, lower_case=False)
         stored = self._read(tiny_model.TOKENS, path)
         self.assertFalse(stored.tokenizer_settings["lower_case"])
@@ -191,7 +191,7 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
             TaggingTask(name="tagging", labels=("B-x", "O", "I-x")),
         ),
     )
-    def test_labels_in_another_order(self, task, other):
+    def test_head_follows_labels_in_another_order(self, task, other):
         stored = self.stored(task)
         inputs = {
             "input_ids": np.array([[2, 5, 6, 3], [2, 9, 3, 0]], np.int32),
@@ -209,7 +209,7 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
         self.assertGreater(np.ptp(logits[0], axis=-1).min(), 0.01)
         self.assertAllEqual(logits[1], logits[0][..., [2, 0, 1]])
 
-    def test_other_forms_of_heads(self):
+    def test_head_fits_its_own_form_only(self):
         stored = self.stored(_task())
         self.assert_head(False, stored, SquadTask())
         self.assert_head(False, stored, _task(problem_type="multi_label"))
@@ -249,7 +249,7 @@ class HasHeadTest(tf.test.TestCase, parameterized.TestCase):
         )
         self.assert_head(True, stored, _regression())
 
-    def test_checkpoints_of_the_original(self):
+    def test_head_of_the_original_fits_as_many_labels(self):
         path = golden("model/classifier.ckpt.index").removesuffix(".index")
         stored = checkpoint_loading.read(path)
         self.assert_head(True, stored, _task(("no", "maybe", "yes")))

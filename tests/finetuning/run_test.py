@@ -280,7 +280,7 @@ class SingleTrialTest(
                 decayed[name], factor * value, rtol=1e-3, atol=1e-6, msg=name
             )
 
-    def test_too_few_examples_for_a_step(self):
+    def test_refuses_too_few_examples_for_a_step(self):
         with self.assertRaisesRegex(UserError, "less than one step"):
             self.tune(train_batch_size="64", num_train_epochs="1")
         self.assertFalse(os.path.exists(self.out("output/model")))

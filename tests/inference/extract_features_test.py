@@ -42,7 +42,7 @@ class ExtractFeaturesTest(files_case.FolderCase):
         return tiny_model.write(os.path.join(self.folder, "model"), **options)
 
     @parameterized.parameters(1, 3, 32)
-    def test_golden_in_full(self, batch_size):
+    def test_features_equal_the_golden_ones(self, batch_size):
         rows = self._run(
             input_file=golden("model/features_input.txt"),
             layers="-1,-2,-3",

@@ -160,7 +160,7 @@ class GlueSubmissionTest(tf.test.TestCase):
         self.assertIn("a model for SST-2", "\n".join(logs.output))
         self.assertEqual(list(files), ["CoLA.tsv", "RTE.tsv", "WNLI.tsv"])
 
-    def test_missing_folders_and_files(self):
+    def test_names_missing_folders_and_files(self):
         folder = pathlib.Path(self.create_tempdir().full_path)
         with self.assertRaisesRegex(UserError, "Missing: the folder CoLA in"):
             self._run(glue_dir=str(folder))

@@ -387,7 +387,7 @@ class OutputRowsTest(files_case.FilesCase):
             self.assertIsNone(header)
             self.assertEqual(line, json.dumps(_CHOICE) + "\n")
 
-    def test_json_lines_with_columns_and_the_best(self):
+    def test_json_lines_have_columns_and_the_best(self):
         _, line = self._lines(
             ".jsonl",
             tiny_exports.classification(),
@@ -493,7 +493,7 @@ class OutputRowsTest(files_case.FilesCase):
             header, "input_input_label,input_label,probabilities,label,"
         )
 
-    def test_answers_are_numbers(self):
+    def test_refuses_answers_that_are_not_numbers(self):
         nan = {"score": float("nan")}
         with self.assertRaisesRegex(ValueError, "not JSON compliant"):
             self._lines(

@@ -82,7 +82,7 @@ class LeftToRightTest(files_case.FolderCase):
         return model(inputs)["sequence_output"][0]
 
     @pytest.mark.thorough
-    def test_from_text_to_a_classifier_that_reads_to_the_left_only(self):
+    def test_text_leads_to_a_classifier_that_reads_to_the_left(self):
         made = self._create_data()
         self.assertEqual(made.max_predictions_per_seq, _LENGTH - 2)
         self.assertEqual(

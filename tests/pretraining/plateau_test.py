@@ -117,7 +117,7 @@ class SampleTest(tf.test.TestCase):
         self.assertIsNone(watch.warning(1000))
         self.assertEqual(watch.describe(), "")
 
-    def test_nothing_to_learn_where_each_token_is_in_its_place(self):
+    def test_does_not_warn_where_each_token_is_in_its_place(self):
         batch = self._batch(np.random.default_rng(1), 50, (0.0, 1.0, 0.0))
         watch = plateau.Watch(_Flags(), plateau.sample([batch], 25), 128)
         watch.add(0.01, 1)
@@ -149,13 +149,13 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
         ({}, "--num_train_steps=2000"),  # More than the run's 1000.
         ({"distinct": 0.1}, "Only 10% .*--dupe_factor"),
     )
-    def test_names_the_flag(self, changes, message):
+    def test_warning_names_the_flag_to_change(self, changes, message):
         watch = self._watch(5.45, **changes)
         self.assertRegex(watch.warning(310), message)
         # The warning must not appear again.
         self.assertIsNone(watch.warning(1000))
 
-    def test_a_model_that_remembers_its_records(self):
+    def test_warns_of_a_model_that_remembers_its_records(self):
         watch = self._watch(5.5)
         # A score from before the model left the plateau must not count.
         watch.add_held_out(5.6)
@@ -170,7 +170,9 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
         (310, 2000, False),  # Less than a fifth of the steps.
         (20, 20, True),  # The last step.
     )
-    def test_when_it_is_time(self, step, num_train_steps, expected):
+    def test_warns_after_enough_tokens_and_steps(
+        self, step, num_train_steps, expected
+    ):
         watch = self._watch(5.5, num_train_steps=num_train_steps)
         warning = watch.warning(step)
         self.assertEqual(warning is not None, expected)
@@ -181,11 +183,11 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             watch.add(loss, 1)
         self.assertIn("This one has 6.085 ", watch.describe())
 
-    def test_tokens_of_a_second_phase(self):
+    def test_second_phase_continues_the_tokens(self):
         watch = plateau.Watch(_Flags(), TextSample(5.5, 1.0), 128, 100, 800)
         self.assertEqual(watch.tokens(102), 800 + 2 * 65536)
 
-    def test_two_percent_below_the_line(self):
+    def test_does_not_warn_two_percent_below_the_line(self):
         for share, expected in itertools.product((0.985, 0.975), (1, 3)):
             watch = self._watch(5.5 * share)
             warning = watch.warning(1000 * expected)

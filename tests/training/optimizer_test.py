@@ -52,7 +52,7 @@ class WarmupLinearDecayTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (90, 0.0), (100, 0.0), (101, 0.2), (110, 1.8), (155, 0.9), (200, 0.0)
     )
-    def test_schedule_of_a_further_phase(self, step, expected):
+    def test_further_phase_starts_its_own_schedule(self, step, expected):
         optimizer = optimizers.build_optimizer(
             "lamb", 2.0, 200, 10, schedule_start_step=100
         )
@@ -62,7 +62,7 @@ class WarmupLinearDecayTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (5, 1.0), (10, 2.0), (80, 2.0), (90, 1.0), (100, 0.0), (120, 0.0)
     )
-    def test_warm_up_stable_decay(self, step, expected):
+    def test_wsd_warms_up_stays_and_decays(self, step, expected):
         optimizer = optimizers.build_optimizer(
             "adamw", 2.0, 100, 10, schedule="wsd"
         )
@@ -225,7 +225,7 @@ class GoldenTrajectoryTest(tf.test.TestCase):
         return [float(step()) for _ in range(num_steps)]
 
     @pytest.mark.slow
-    def test_25_steps_of_the_original(self):
+    def test_25_steps_match_the_original(self):
         model, optimizer = golden_training.build()
         expected = golden_training.read_trajectory()["losses_before_each_step"]
 

@@ -282,7 +282,7 @@ class StartOverTest(tf.test.TestCase, parameterized.TestCase):
             self._start_over(start=path)
         self.assertEqual(self._left(), before)
 
-    def test_is_for_training(self):
+    def test_overwriting_needs_do_train(self):
         with self.assertRaisesRegex(UserError, "_dir needs --do_train"):
             ClassifierConfig(
                 task_name="mrpc",

@@ -233,7 +233,7 @@ class GoldenTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
         {"start": None, "max_micro_batch_size": 1},
         {"start": "after_12_steps.ckpt"},
     )
-    def test_25_steps_of_the_original(self, start, **parts):
+    def test_25_steps_match_the_original(self, start, **parts):
         expected = golden_training.read_trajectory()["losses_before_each_step"]
         first = 12 if start else 0
 
@@ -251,7 +251,7 @@ class FinetuningTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
     # 3e-7 and 4e-3. With the original's norm for CPUs and GPUs, the losses
     # would depart by 3e-5 and 7e-2.
     @parameterized.parameters(("c0", 1e-5), ("c1", 2e-2))
-    def test_20_steps_of_the_original(self, name, tolerance):
+    def test_20_steps_match_the_original(self, name, tolerance):
         path = golden("finetuning")
         case = files.read_json(f"{path}/cases.json")[name]
         stored = np.load(f"{path}/{name}.npz")
@@ -381,7 +381,7 @@ class TrainingTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(losses[:1], _padded()[:1], rtol=1e-6, atol=0)
         self.assertAllClose(losses, _padded(), rtol=1e-5, atol=0)
 
-    def test_losses_of_many_steps(self):
+    def test_losses_of_many_steps_are_those_of_padded_batches(self):
         # A higher rate would magnify the rounding of each step.
         losses = _unpad_train(50, unpad=True, learning_rate=0.005)
         expected = _unpad_train(50, learning_rate=0.005)

@@ -306,7 +306,7 @@ class PretrainingTest(_TestCase):
         self.assert_same_weights(received.state(), expected.state())
 
     @pytest.mark.thorough
-    def test_with_micro_batches(self):
+    def test_micro_batches_give_the_same_weights(self):
         received, expected = self._compare(max_micro_batch_size=2)
         self.assert_same_weights(received.state(), expected.state())
 
@@ -316,7 +316,7 @@ class PretrainingTest(_TestCase):
 
     @parameterized.parameters("mixed_float16", "mixed_bfloat16")
     @pytest.mark.thorough
-    def test_in_half_precision(self, policy):
+    def test_half_precision_stays_near_uncompiled_steps(self, policy):
         # XLA keeps some intermediate values in float32, so results differ.
         self._compare(2e-2, policy=policy)
 
@@ -523,7 +523,7 @@ class FallbackTest(tf.test.TestCase):
             error = error_class(None, None, message)
             self.assertTrue(_build().training_step.recover(error), message)
 
-    def test_other_devices_and_errors_have_no_other_way(self):
+    def test_recovers_from_no_other_device_or_error(self):
         on_cpu = self._train(Compilation("on")).training_step
         compiler = tf.errors.InvalidArgumentError(None, None, "unsupported")
         self.assertFalse(on_cpu.recover(compiler))
