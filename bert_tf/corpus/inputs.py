@@ -1,5 +1,6 @@
 """Finds the input files of text extraction and cuts them into chunks."""
 
+import codecs
 import dataclasses
 import glob
 import os
@@ -43,6 +44,7 @@ _REFUSED = tuple(
     ".tfrecord .tgz .tsv .zip".split()
 )
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SAMPLE_BYTES = 1 << 20
 
 
@@ -146,7 +148,7 @@ def _format_of(path: str, input_format: str) -> str:
             f"{path} is the index of a multistream dump, which has no text; "
             "leave it out, as --input_file='*-multistream*.xml*.bz2' does."
         )
-    start = next(compression.read_blocks(path), b"")
+    start = next(_read_utf8(path), b"")
     is_dump = _DUMP.match(start.removeprefix(_BYTE_ORDER_MARK))
     return "wikipedia" if is_dump else "text"
 
@@ -189,8 +191,7 @@ def _cut(
     """Yields the contents of a file in pieces that end after a separator."""
     rest = bytearray()
     searched = start = 0
-    on_block = on_bytes and (lambda block: on_bytes(len(block)))
-    for block in compression.read_blocks(file.path, on_block):
+    for block in _read_utf8(file.path, on_bytes):
         rest += block
         while len(rest) >= _CHUNK_BYTES:
             end = _find_end(rest, _SEPARATORS[file.format], searched)
@@ -223,6 +224,26 @@ def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
             yield contents, starts_dump
             starts_dump = True
         starts_dump = False
+
+
+def _read_utf8(
+    path: str, on_bytes: Callable[[int], None] | None = None
+) -> Iterator[bytes]:
+    """Yields a file's bytes; UTF-16 with a byte order mark becomes UTF-8."""
+    decoder = None
+    on_block = on_bytes and (lambda block: on_bytes(len(block)))
+    for number, block in enumerate(compression.read_blocks(path, on_block)):
+        if number == 0 and block.startswith(_UTF16_MARKS):
+            decoder = codecs.getincrementaldecoder("utf-16")()
+        try:
+            yield decoder.decode(block).encode() if decoder else block
+        except UnicodeError as error:
+            raise UserError(
+                f"{path} is not UTF-16, as its start says: {error}; save it as "
+                "UTF-8."
+            ) from error
+    if decoder is not None and decoder.getstate()[0]:
+        raise UserError(f"{path} ends inside a character of UTF-16.")
 
 
 def _find_end(

@@ -464,7 +464,8 @@ class BadInputTest(corpus_case.CorpusCase):
             r"a\.txt is not UTF-8 at byte 10 .*0xf6",
         ),
         ("a.txt", b"R\0i\0g\0h\0t\0", "value 0 at byte 1"),
-        ("a.txt", "ab".encode("utf-16"), "value 0 at byte 3"),
+        ("a.txt", "ab".encode("utf-16")[:-1], "ends inside a character of"),
+        ("a.txt", b"\xff\xfe\x00\xdca\0", r"a\.txt is not UTF-16"),
         ("a.xml", b"<html></html>", "no XML dump"),
         (
             "a.xml",
@@ -493,6 +494,15 @@ class BadInputTest(corpus_case.CorpusCase):
         with self.assertRaisesRegex(UserError, message):
             self.extract(name)
         self.assertEmpty([*self.folder.glob("*.report.json")])
+
+    @parameterized.parameters("utf-16-le", "utf-16-be")
+    def test_utf16_with_a_mark_becomes_utf8(self, encoding):
+        text = "Str\u00f6me.\n\n\U00020000 und mehr.\n"
+        self.write("a.txt", ("\ufeff" + text).encode(encoding))
+        # Blocks of 3 bytes cut characters, which must be joined again.
+        with mock.patch.object(compression, "_BLOCK_BYTES", 3):
+            self.extract("a.txt")
+        self.assertEqual(self.read(), text)
 
     @parameterized.parameters(".bz2", ".gz", ".xz", ".zst")
     def test_truncated_archive_names_its_byte(self, ending):

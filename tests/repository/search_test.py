@@ -31,7 +31,7 @@ _BEGINNERS = {
     "how do I answer questions about a document": "guides/answer_questions",
     "how do I run a model on my phone": "faq#how-do-i-get-a-tflite-file",
     "what is fine-tuning": "faq#what-is-a-masked-language-model",
-    "what if texts are longer than 512 tokens": "concepts/windows",
+    "what if texts are longer than 512 tokens": "faq#my-texts-are-longer",
     "German language model": "faq#cased-or-uncased",
 }
 _EXPERTS = {
