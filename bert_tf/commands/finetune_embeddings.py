@@ -38,8 +38,7 @@ class EmbeddingsConfig(FinetuneConfig):
     )
 
     optimizer: str = options.training(
-        "Optimizer. bert_adam, the original's, has no bias correction, so its "
-        "first few hundred steps are several times larger.",
+        "Optimizer. bert_adam, without bias correction, starts too fast.",
         "adamw",
         choices=groups.OPTIMIZERS,
     )
