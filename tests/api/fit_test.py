@@ -51,6 +51,11 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         model.fit(x, y, epochs=10, verbose=0)
         self.assertLess(model.evaluate(x, y, verbose=0), before)
 
+    def test_pairs_are_trained_with_bias_correction(self):
+        model = self.new("embeddings")
+        model.fit([("the cat", "dog"), ("on mat", "東")], verbose=0)
+        self.assertTrue(model.optimizer.rule.bias_correction)
+
     @parameterized.parameters(
         (["cat"], None, "Row 0 of the list: A row must have anchor, positive"),
         ([("cat", " ")], None, "Row 0 of the list: The row has an empty text"),

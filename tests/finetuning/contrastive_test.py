@@ -186,6 +186,8 @@ class FewShotTest(FewShotCase):
         temperature = values["fitted"]["temperature"]
         self.assertGreater(temperature, 0)
         self.assertNotEqual(temperature, 1.0)
+        log = finetuning_case.read_text(self.out("fitted"), "train.log")
+        self.assertIn(f"task.json {{'temperature': {temperature}", log)
 
     def test_resumed_run_equals_an_unbroken_one(self):
         self.few_shot(num_train_epochs="0.2", output_dir=self.out("whole"))

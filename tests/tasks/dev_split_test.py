@@ -81,6 +81,7 @@ class ChooseTest(tf.test.TestCase, parameterized.TestCase):
         ([("x", ""), ("x", "")], 0.1, "two different texts in .*Received: 1;"),
         ([], 0.1, "Received: 0;"),
         ([("x", ""), ("y", "")], 1.0, "above 0 and below 1. Received: 1.0"),
+        ([("x", ""), ("y", "")], "0.1", "above 0 and below 1. Received: '0.1'"),
     )
     def test_impossible_splits_are_refused(self, rows, fraction, message):
         keys = [SplitKey(text, tuple(label)) for text, label in rows]
