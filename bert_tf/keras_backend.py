@@ -1,10 +1,12 @@
-"""Checks that Keras uses the TensorFlow backend."""
+"""Checks Keras' backend, and avoids a fault of TensorFlow 2.21."""
 
 import json
 import os
 import sys
 
 from bert_tf.errors import UserError
+
+_YNNPACK = "--xla_cpu_experimental_ynn_fusion_type"
 
 
 def _configured_backend() -> str:
@@ -45,3 +47,19 @@ def require_tensorflow() -> None:
             'tensorflow, or "backend" in ~/.keras/keras.json. Received: '
             f"{backend!r}."
         )
+
+
+def avoid_ynnpack(version: str) -> None:
+    """Keeps XLA from YNNPACK's programs, which crash in TensorFlow 2.21.
+
+    If two threads run a compiled program for the first time at once, as two
+    layers do, both append to the same vector: a segmentation fault in one of
+    three fine-tuning runs. Call this before XLA compiles anything. A value of
+    the same flag in XLA_FLAGS wins.
+
+    Args:
+      version: TensorFlow's. Others than 2.21 lack the flag, and would abort.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if version.startswith("2.21.") and _YNNPACK not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_YNNPACK}=".strip()

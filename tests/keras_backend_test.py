@@ -29,6 +29,8 @@ _FLAGS = (
     "--output_file=unused",
 )
 
+_REDUCE = "--xla_cpu_experimental_ynn_fusion_type=-reduce"
+
 
 class KerasBackendTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
@@ -88,6 +90,22 @@ class KerasBackendTest(tf.test.TestCase, parameterized.TestCase):
         with mock.patch.object(keras.config, "backend", return_value="numpy"):
             with self.assertRaisesRegex(UserError, "'numpy'"):
                 keras_backend.require_tensorflow()
+
+    @parameterized.parameters(
+        ("2.21.0", None, "--xla_cpu_experimental_ynn_fusion_type="),
+        ("2.21.0", "--a=1", "--a=1 --xla_cpu_experimental_ynn_fusion_type="),
+        ("2.20.0", None, None),
+        ("2.21.0", _REDUCE, _REDUCE),
+    )
+    def test_only_the_faulty_version_gets_the_flag(
+        self, version, before, after
+    ):
+        with mock.patch.dict(os.environ):
+            os.environ.pop("XLA_FLAGS", None)
+            if before:
+                os.environ["XLA_FLAGS"] = before
+            keras_backend.avoid_ynnpack(version)
+            self.assertEqual(os.environ.get("XLA_FLAGS"), after)
 
 
 if __name__ == "__main__":

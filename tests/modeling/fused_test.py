@@ -42,6 +42,12 @@ def _gradients(function, tensors):
 
 
 class FusedTest(tf.test.TestCase, parameterized.TestCase):
+    def test_compiled_programs_hold_no_ynnpack(self):
+        # In TensorFlow 2.21 it crashes where two layers run one program.
+        program = fused._compile(fused._sum_matrices)
+        ir = program.experimental_get_compiler_ir(tf.ones([320, 384]))
+        self.assertNotIn("ynn", ir(stage="optimized_hlo"))
+
     def _assert_jit_agrees(self, function, tensors):
         """Compares the compiled function with the plain one."""
         dtype = tensors[0].dtype
