@@ -157,7 +157,7 @@ class EntityScore:
 def score_entities(
     references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> list[tuple[str, EntityScore]]:
-    """Scores predicted IOB tags, as conlleval and seqeval do.
+    """Scores predicted tags, as conlleval and seqeval do.
 
     An I- tag that does not follow a tag of its type begins an entity.
 
@@ -165,15 +165,9 @@ def score_entities(
       The score of each type, sorted by name, including types that are only
       predicted; then "overall", the score of all entities.
     """
-    # Importing seqeval is slow, so import it only to score entities.
-    from seqeval.metrics import sequence_labeling
-
-    expected, actual = (
-        set(sequence_labeling.get_entities([list(tags) for tags in x]))
-        for x in (references, predictions)
-    )
+    expected, actual = _find_entities(references), _find_entities(predictions)
     counts = [
-        collections.Counter(name for name, _, _ in entities)
+        collections.Counter(name for name, *_ in entities)
         for entities in (expected, actual, expected & actual)
     ]
     rows = [
@@ -182,6 +176,24 @@ def score_entities(
     ]
     overall = EntityScore(*(counter.total() for counter in counts))
     return [*rows, ("overall", overall)]
+
+
+def _find_entities(
+    sentences: Sequence[Sequence[str]],
+) -> set[tuple[str, int, int, int]]:
+    """Returns (type, sentence, first word, last word) of each entity."""
+    found = set()
+    for number, tags in enumerate(sentences):
+        first, name, letter = 0, "", "O"
+        for place, tag in enumerate([*tags, "O"]):
+            previous = letter
+            letter, _, next_name = tag.partition("-")
+            # S- and U- are entities of one word; E- and L- are last words.
+            if letter in "BSU" or previous in "ELSU" or next_name != name:
+                if name:
+                    found.add((name, number, first, place - 1))
+                first, name = place, next_name
+    return found
 
 
 def tag_accuracy(

@@ -155,7 +155,7 @@ overall      60.00   75.00  66.67        4          5        3
 
 def _random_tags(rng, agree_with=None):
     """Returns random tags as models predict them, including I- after O."""
-    labels = ["O", "B-x", "I-x", "B-y-z", "I-y-z"]
+    labels = ["O", "B-x", "I-x", "B-y-z", "I-y-z", "E-x", "S-x", "S-y-z"]
     drawn = []
     for number in range(200):
         if agree_with is None:
