@@ -106,7 +106,7 @@ def _compare(name, texts_a, texts_b, labels, length, stride):
     }
     for run in ways.values():
         run()
-    times = {key: [] for key in runs}
+    times = {key: [] for key in ways}
     for _ in range(_TURNS.value):
         for key, run in ways.items():
             times[key].append(_measure(run))

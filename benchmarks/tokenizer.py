@@ -117,8 +117,8 @@ def main():
     ways = {name: build(batches) for name, build in _BUILDERS.items()}
     for run in ways.values():
         run()
-    rates = {name: [] for name in runs}
-    cpu_rates = {name: [] for name in runs}
+    rates = {name: [] for name in ways}
+    cpu_rates = {name: [] for name in ways}
     for _ in range(_TURNS.value):
         for name, run in ways.items():
             start, cpu_start = time.perf_counter(), time.process_time()
