@@ -83,27 +83,16 @@ def main(config: MultipleChoiceConfig) -> None:
 
 
 def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
-    """Returns the `MultipleChoiceFiles` of the flags.
-
-    Args:
-      config: The flags.
-      stored: The contents of the model's task.json, which sets the default
-        columns; {} if the run trains.
-
-    Raises:
-      UserError: If a file is missing.
-    """
+    """Returns the `MultipleChoiceFiles` of the flags."""
     from bert_tf.tasks import dev_split
-    from bert_tf.tasks.multiple_choice import (
-        examples as multiple_choice_examples,
-    )
+    from bert_tf.tasks.multiple_choice.examples import OFFICIAL
     from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 
     if config.is_custom:
         columns = _columns(config, stored.get("columns") or {})
         files = config.named_files()
     else:
-        official = multiple_choice_examples.OFFICIAL[config.task_name]
+        official = OFFICIAL[config.task_name]
         columns = official.columns
         files = {
             kind: official.find_file(config.data_dir, kind)
@@ -140,13 +129,7 @@ def build_task(
     stored_task: Mapping[str, Any] | None,
     task_files: Any = None,
 ):
-    """Returns the `MultipleChoiceTask` of the flags.
-
-    Args:
-      config: The flags.
-      stored_task: Contents of the model's task.json; None if the run trains.
-      task_files: Result of `find_files`; if None, `find_files` is called.
-    """
+    """Returns the `MultipleChoiceTask` of the flags."""
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 
@@ -157,6 +140,6 @@ def build_task(
     return MultipleChoiceTask(
         **task_files.arguments(),
         max_seq_length=length,
-        head=stored.get("head", "linear") if stored_task else config.head,
+        head=stored.get("head", "linear") if stored else config.head,
         head_dropout_prob=config.head_dropout_prob,
     )

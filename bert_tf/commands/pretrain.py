@@ -28,10 +28,10 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     """Flags of run/pretrain.py; most of the first block are the original's."""
 
     bert_config_file: str = options.model_file(
-        "Model configuration, bert_config.json; configs/tiny/, "
-        "configs/base/ and configs/large/bert_config.json are part of bert_tf, "
-        "and configs/L-3_H-768_A-12/ and others for the sizes of Table 6 and "
-        "of the 24 miniatures; they follow the size of the vocabulary.",
+        "Model configuration, bert_config.json. bert_tf has configs/tiny/, "
+        "configs/base/ and configs/large/bert_config.json, and others such as "
+        "configs/L-3_H-768_A-12/ for the sizes of Table 6 and of the 24 "
+        "miniatures; their vocab_size becomes the vocabulary's size.",
         options.REQUIRED,
     )
     input_file: str = options.data(
@@ -119,27 +119,29 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         needs="dynamic_masking",
     )
     final_masked_lm_prob: float | None = options.training(
-        "Share that --masked_lm_prob approaches linearly until the last step "
-        "(default: it stays).",
+        "Value that --masked_lm_prob approaches linearly until the last step "
+        "(default: no change).",
         **options.SHARE,
         needs="dynamic_masking",
     )
     mask_rate: float | None = options.training(
         "Share of chosen tokens replaced with [MASK], for --dynamic_masking "
-        "(Table 8; default: as the records; beside one of the other two 0.8).",
+        "(Table 8; default: as in the records, or 0.8 if --same_rate or "
+        "--random_rate is set).",
         **options.SHARE,
         needs="dynamic_masking",
     )
     same_rate: float | None = options.training(
         "Share of chosen tokens left unchanged, for --dynamic_masking "
-        "(default: as the records; beside one of the other two 0.1).",
+        "(default: as in the records, or 0.1 if --mask_rate or --random_rate "
+        "is set).",
         **options.SHARE,
         needs="dynamic_masking",
     )
     random_rate: float | None = options.training(
         "Share of chosen tokens replaced with a random one, for "
-        "--dynamic_masking (default: as the records; beside one of the other "
-        "two 0.1).",
+        "--dynamic_masking (default: as in the records, or 0.1 if --mask_rate "
+        "or --same_rate is set).",
         **options.SHARE,
         needs="dynamic_masking",
     )
