@@ -90,16 +90,16 @@ class DistillConfig(FilesConfig):
         not_with=_STUDENT_FLAGS,
     )
     initialize_from_teacher: bool = options.model(
-        "Initialize a new student of the teacher's width with "
-        "--teacher_layers, the embeddings and the head, a narrower one with "
-        "projected embeddings.",
+        "Initialize a new student from the teacher: at equal width with "
+        "--teacher_layers, the embeddings and the head; if it is narrower, "
+        "with projected embeddings.",
         True,
         not_with=_STUDENT_FLAGS,
     )
     teacher_layers: str | None = options.distillation(
         "Teacher layer for each student layer, from 1, separated by commas: "
         "for initialization and for the hidden-state loss (default: evenly "
-        "spaced, the last for the last)."
+        "spaced, up to the teacher's last)."
     )
     distillation_weight: float = options.distillation(
         "Weight of the teacher's soft targets in the loss, 0 to 1; the "

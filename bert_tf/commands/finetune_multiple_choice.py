@@ -55,7 +55,7 @@ class MultipleChoiceConfig(NamedTaskConfig):
             "--label_column must not be empty; a test set may lack it.",
         )
         columns = [
-            *self.choices_of_flag(),
+            *options.values(self, "choice_columns"),
             *(x for x in (self.context_column, self.label_column) if x),
         ]
         options.require(
@@ -64,10 +64,6 @@ class MultipleChoiceConfig(NamedTaskConfig):
             "different columns. Received: "
             f"{', '.join(map(repr, columns))}.",
         )
-
-    def choices_of_flag(self) -> tuple[str, ...]:
-        """Returns the names in --choice_columns, or () if it is not set."""
-        return options.values(self, "choice_columns")
 
 
 def main(config: MultipleChoiceConfig) -> None:
@@ -114,7 +110,7 @@ def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
         context = config.context_column or None
     return Columns(
         choices=(
-            config.choices_of_flag()
+            options.values(config, "choice_columns")
             or tuple(stored.get("choices", ("choices",)))
         ),
         context=context,

@@ -253,6 +253,6 @@ def build_task(
         **reading,
         null_score_diff_threshold=threshold,
         head=head,
-        # With one padded length, padding takes part as in the original.
+        # One padded length reproduces the original, whose softmax has padding.
         mask_padding=config.num_length_buckets != 1,
     )

@@ -53,12 +53,12 @@ class TaggerConfig(FilesConfig):
         "the model's if it is only used, else -1)."
     )
     sentence_column: str | None = options.data(
-        "Column with the number or name of the sentence, as for "
-        "--word_column, of files without empty lines between sentences."
+        "Column with a sentence's number or name, given as for --word_column, "
+        "for files without empty lines between sentences."
     )
     comment_prefix: str | None = options.data(
-        "Skip lines before a sentence that begin with this (default: # where "
-        "the line cannot be a word with its tag). An empty one skips none."
+        "Skip lines before a sentence that begin with this (default: #, unless "
+        "the line can be a word with its tag). An empty value skips no line."
     )
     labels: str | None = options.data(
         "Names of the tags 0, 1, ..., separated by commas, for files with "

@@ -116,15 +116,25 @@ def parse(config_cls: type, command: Sequence[str]) -> Any:
     """Returns the configuration that the words of a command line describe.
 
     Raises:
-      UserError: If a flag is unknown, wrong or missing.
+      UserError: If a flag is unknown, wrong or missing, or a word is no flag.
     """
     values = flags.FlagValues()
     read_config = define_flags(config_cls, values)
+    _set_flags(["", *command], config_cls, values)
+    return read_config()
+
+
+def _set_flags(
+    argv: Sequence[str], config_cls: type, values: flags.FlagValues
+) -> list[str]:
+    """Sets the flags of a command line; returns the program's name."""
     try:
-        values(["", *flag_files.expand(command)])
+        rest = values([argv[0], *flag_files.expand(argv[1:])])
     except flags.Error as error:
         raise UserError(_flag_error(error, config_cls, values)) from error
-    return read_config()
+    if len(rest) > 1:
+        raise UserError(_stray_word(rest[1], config_cls))
+    return rest
 
 
 def command_line(script: str, config: Any) -> str:
@@ -236,14 +246,9 @@ def run(main: Callable[[Any], None]) -> None:
             sys.stdout.write(f"bert_tf {bert_tf.__version__}\n")
             sys.exit(0)
         try:
-            rest = flags.FLAGS([argv[0], *flag_files.expand(argv[1:])])
+            return _set_flags(argv, config_cls, flags.FLAGS)
         except UserError as error:
             _end(str(error))
-        except flags.Error as error:
-            _end(_flag_error(error, config_cls, flags.FLAGS))
-        if len(rest) > 1:
-            _end(_stray_word(rest[1], config_cls))
-        return rest
 
     interrupts.end_at_once()
     interrupt = interrupts.Interrupt()
@@ -276,7 +281,7 @@ def run(main: Callable[[Any], None]) -> None:
             logging.info("%s", stop)
             sys.exit(stop.status)
         except (Exception, KeyboardInterrupt):
-            # In an import, Ctrl-C may turn into any error: check `received`.
+            # Ctrl-C during an import can surface as any error.
             if not interrupt.received:
                 raise
             sys.stderr.write(interrupt.message)

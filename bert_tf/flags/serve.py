@@ -178,13 +178,13 @@ class ServeConfig(ServeLimits, ServeAccess):
     )
     rest_api_header_timeout_in_ms: int = options.server(
         "Time for the header of a REST request or gRPC's handshake, in "
-        "milliseconds. A body has --rest_api_timeout_in_ms and 5 seconds.",
+        "milliseconds. The body has --rest_api_timeout_in_ms plus 5 seconds.",
         10000,
         at_least=1,
     )
     idle_timeout_in_ms: int = options.server(
-        "Time until an idle connection is closed, in milliseconds. Clients "
-        "reuse connections, and a longer time closes fewer of them early.",
+        "Time until an idle connection is closed, in milliseconds; until then, "
+        "its client can reuse it.",
         120000,
         at_least=1,
     )
