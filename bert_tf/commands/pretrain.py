@@ -14,6 +14,7 @@ the optimizer's state and the step, to continue that model's training.
 """
 
 import dataclasses
+import functools
 import os
 
 from bert_tf.config import HIDDEN_ACTS
@@ -21,6 +22,10 @@ from bert_tf.errors import program
 from bert_tf.flags import options
 from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.flags.groups import TrainingDeviceConfig
+
+_masking = functools.partial(
+    options.training, **options.SHARE, needs="dynamic_masking"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,38 +117,28 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     dynamic_masking: bool = options.training(
         "Draw new masks in each epoch.", False
     )
-    masked_lm_prob: float = options.training(
+    masked_lm_prob: float = _masking(
         "Share of tokens to predict, for --dynamic_masking.",
         0.15,
-        **options.SHARE,
-        needs="dynamic_masking",
     )
-    final_masked_lm_prob: float | None = options.training(
+    final_masked_lm_prob: float | None = _masking(
         "Value that --masked_lm_prob approaches linearly until the last step "
-        "(default: no change).",
-        **options.SHARE,
-        needs="dynamic_masking",
+        "(default: no change)."
     )
-    mask_rate: float | None = options.training(
+    mask_rate: float | None = _masking(
         "Share of chosen tokens replaced with [MASK], for --dynamic_masking "
         "(Table 8; default: as in the records, or 0.8 if --same_rate or "
-        "--random_rate is set).",
-        **options.SHARE,
-        needs="dynamic_masking",
+        "--random_rate is set)."
     )
-    same_rate: float | None = options.training(
+    same_rate: float | None = _masking(
         "Share of chosen tokens left unchanged, for --dynamic_masking "
         "(default: as in the records, or 0.1 if --mask_rate or --random_rate "
-        "is set).",
-        **options.SHARE,
-        needs="dynamic_masking",
+        "is set)."
     )
-    random_rate: float | None = options.training(
+    random_rate: float | None = _masking(
         "Share of chosen tokens replaced with a random one, for "
         "--dynamic_masking (default: as in the records, or 0.1 if --mask_rate "
-        "or --same_rate is set).",
-        **options.SHARE,
-        needs="dynamic_masking",
+        "or --same_rate is set)."
     )
     use_next_sentence: bool = options.training(
         "Include the next-sentence loss.", True
