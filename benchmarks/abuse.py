@@ -7,10 +7,11 @@ The server has three models of 2 layers and width 128 with random weights:
 embeddings, answers to questions, and multiple choice. Eight honest clients,
 four of REST and four of gRPC, send one short text after the other from their
 own process. Each attack runs for some seconds. Its line has the statuses that
-it got, the honest clients' number of answers, errors, median and 99th
-percentile, and the server's memory before, at most, and two seconds after.
-With --minutes all attacks run at once in random order, while new and broken
-versions appear, the configuration is reloaded, and old versions are removed.
+it got. For the honest clients, it has the number of answers and errors, and the
+median and 99th percentile of the times. The last columns are the server's
+memory before the attack, at its peak, and two seconds after. With --minutes all
+attacks run at once in random order, while new and broken versions appear, the
+configuration is reloaded, and old versions are removed.
 The last line has the result. The script exits with 1 if the server ends, an
 honest client gets an error, the 99th percentile reaches a second, or the memory
 exceeds the idle server's by 1 GB.
@@ -47,18 +48,16 @@ from tensorflow_serving.apis import model_management_pb2
 from tensorflow_serving.apis import model_service_pb2_grpc
 
 _ENGINE = flags.DEFINE_enum(
-    "engine", "savedmodel", ["savedmodel", "litert"], "That of the server."
+    "engine", "savedmodel", ["savedmodel", "litert"], "The server's engine."
 )
 _VOCAB_FILE = flags.DEFINE_string(
-    "vocab_file",
-    runs.VOCAB_FILE,
-    "Vocabulary of the models.",
+    "vocab_file", runs.VOCAB_FILE, "Vocabulary of the models."
 )
 _SECONDS = flags.DEFINE_float("seconds", 20, "Seconds of each attack.")
 _MINUTES = flags.DEFINE_float("minutes", 0, "Minutes of all attacks mixed.")
 _ATTACKS = flags.DEFINE_list("attacks", None, "Names; all by default.")
 _OUTPUT_FILE = flags.DEFINE_string("output_file", None, "JSON of the results.")
-_SEED = flags.DEFINE_integer("seed", 1, "Of the order and the random bytes.")
+_SEED = flags.DEFINE_integer("seed", 1, "Seed of the order and random bytes.")
 
 _HEADS = (attacks.MODEL, "question_answering", "multiple_choice")
 _ALLOWANCE = 1 << 30
@@ -220,12 +219,16 @@ def _honest(rest_port, port, started, stop, results):
                 end = time.monotonic()
                 records.append((end, end - begin, error))
 
-    threads = [threading.Thread(target=x) for x in [ask_rest, ask_grpc] * 4]
+    _run_at_once([ask_rest, ask_grpc] * 4)
+    results.put(records)
+
+
+def _run_at_once(functions):
+    threads = [threading.Thread(target=x) for x in functions]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    results.put(records)
 
 
 def _attack(server, names, seconds):
@@ -241,11 +244,7 @@ def _attack(server, names, seconds):
                 answer = type(error).__name__
             answers[str(answer)] += 1
 
-    threads = [threading.Thread(target=run) for _ in range(_NUM_ATTACKERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    _run_at_once([run] * _NUM_ATTACKERS)
     return answers
 
 
@@ -303,7 +302,7 @@ class _Versions:
 
 
 def _measure(server, names, seconds):
-    """Returns the result of some attacks, before honest clients are added."""
+    """Returns the result of some attacks, without the honest clients'."""
     name = names[0] if len(names) == 1 else "all mixed"
     before = server.most = server.memory()
     begin = time.monotonic()

@@ -156,7 +156,7 @@ def _many_numbers(server):
 
 
 def _half_messages(server):
-    """Holds calls whose messages do not come, on a separate connection."""
+    """Begins calls on a separate connection, and sends none of their bytes."""
     ended = threading.Event()
 
     def messages():
@@ -301,7 +301,7 @@ def _reset(server):
 
 
 def _fields():
-    """Returns messages within all limits, each with one kind of fields."""
+    """Returns messages within all limits, each with many fields of a kind."""
     repeated = (
         ("resource_handle_val", resource_handle_pb2.ResourceHandleProto()),
         ("variant_val", tensor_pb2.VariantTensorDataProto()),

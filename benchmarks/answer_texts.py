@@ -19,12 +19,12 @@ from bert_tf.tasks.squad import predictions as squad_predictions
 from bert_tf.text.tokenizer import BertTokenizer
 
 _SQUAD_FILE = flags.DEFINE_string(
-    "squad_file", None, "Paragraphs.", required=True
+    "squad_file", None, "SQuAD JSON with paragraphs.", required=True
 )
 _VOCAB_FILE = flags.DEFINE_string(
     "vocab_file", None, "Vocabulary.", required=True
 )
-_LOWER_CASE = flags.DEFINE_bool("do_lower_case", True, "As in training.")
+_LOWER_CASE = flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
 _SPANS = flags.DEFINE_integer("spans", 20, "Spans of each paragraph.")
 
 _LONGEST = 30

@@ -8,10 +8,9 @@ from the end of the imports. Memory is the peak, with pages of mapped files,
 minus the memory after the imports, as a multiple of the size of the checkpoint
 that is read. "script" is the time of the whole process. The peer is `cp`, with
 the copy flushed to the disk like a conversion's output. The last line has the
-worst value of each.
+worst seconds, memory and ratio to `cp`.
 """
 
-import multiprocessing
 import os
 import shutil
 import tempfile
@@ -26,13 +25,13 @@ _OPTIMIZER = flags.DEFINE_bool(
 _EXACT_GELU = flags.DEFINE_bool(
     "exact_gelu",
     False,
-    "Whether the model has the exact GELU, so that what it becomes in KerasHub "
-    "is computed as well.",
+    "Give the model the exact GELU; its conversion to KerasHub also computes "
+    "the difference.",
 )
 _FORMATS = flags.DEFINE_list(
     "formats",
     ["huggingface", "bert_tf", "keras_hub", "model_garden"],
-    "Converted to from TF1, and back.",
+    "Formats to convert to from TF1, and back.",
 )
 
 _VOCAB_SIZE = 30522
@@ -66,15 +65,8 @@ def _make_checkpoint(folder, optimizer, hidden_act):
     )
 
 
-def _status(field):
-    """Returns a field of this process's status in bytes."""
-    with open("/proc/self/status", encoding="utf-8") as file:
-        line = next(line for line in file if line.startswith(f"{field}:"))
-    return int(line.split()[1]) * 1024
-
-
-def _convert(source_format, target_format, source, target, exact_gelu, pipe):
-    """Runs one conversion; sends its seconds and bytes of memory."""
+def _convert(source_format, target_format, source, target, exact_gelu):
+    """Runs one conversion; returns its seconds and bytes of memory."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     from bert_tf.checkpoints import convert as conversion
     from bert_tf.checkpoints import formats
@@ -93,34 +85,11 @@ def _convert(source_format, target_format, source, target, exact_gelu, pipe):
     )
     with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
         file.write("5")  # Resets the peak, which the imports have reached.
-    before = _status("VmRSS")
+    before = runs.memory_status("VmRSS")
     start = time.perf_counter()
     conversion.run(config)
     seconds = time.perf_counter() - start
-    pipe.send((seconds, _status("VmHWM") - before))
-
-
-def _run(source_format, target_format, source, target):
-    """Returns the conversion's and the process' seconds, and memory's bytes."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    start = time.perf_counter()
-    process = context.Process(
-        target=_convert,
-        args=(
-            source_format,
-            target_format,
-            source,
-            target,
-            _EXACT_GELU.value,
-            theirs,
-        ),
-    )
-    process.start()
-    theirs.close()
-    seconds, memory = ours.recv()
-    process.join()
-    return seconds, time.perf_counter() - start, memory
+    return seconds, runs.memory_status("VmHWM") - before
 
 
 def _size(folder):
@@ -149,7 +118,16 @@ def _measure(source_format, target_format, source, target):
     """Prints a line; returns seconds, ratio to cp and multiple in memory."""
     size = _size(source)
     copying = _copy(source, f"{target}.copy")
-    seconds, script, memory = _run(source_format, target_format, source, target)
+    start = time.perf_counter()
+    seconds, memory = runs.in_new_process(
+        _convert,
+        source_format,
+        target_format,
+        source,
+        target,
+        _EXACT_GELU.value,
+    )
+    script = time.perf_counter() - start
     print(
         f"{source_format:12} -> {target_format:12} {size / 1e6:6.0f} MB "
         f"{seconds:6.1f} s (script {script:5.1f} s, cp {copying:4.1f} s) "
@@ -160,20 +138,11 @@ def _measure(source_format, target_format, source, target):
 
 
 def main():
-    context = multiprocessing.get_context("spawn")
     measured = []
     with tempfile.TemporaryDirectory() as folder:
         tf1 = os.path.join(folder, "tf1")
-        process = context.Process(
-            target=_make_checkpoint,
-            args=(
-                tf1,
-                _OPTIMIZER.value,
-                "gelu_erf" if _EXACT_GELU.value else "gelu",
-            ),
-        )
-        process.start()
-        process.join()
+        hidden_act = "gelu_erf" if _EXACT_GELU.value else "gelu"
+        runs.in_new_process(_make_checkpoint, tf1, _OPTIMIZER.value, hidden_act)
         for name in _FORMATS.value:
             there = os.path.join(folder, name)
             back = os.path.join(folder, "back")

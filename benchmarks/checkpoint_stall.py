@@ -21,7 +21,7 @@ import runs
 from absl import flags
 
 _MODEL = flags.DEFINE_enum(
-    "model", "base", ["tiny", "base", "large"], "Its shape."
+    "model", "base", ["tiny", "base", "large"], "Model size."
 )
 _PRECISION = flags.DEFINE_string(
     "precision", "auto", "--mixed_precision of the run."

@@ -27,9 +27,9 @@ _FOLDERS = runs.Folders("confidence")
 _SETS = flags.DEFINE_list("sets", ["banking77", "clinc150"], "Data sets.")
 _ROWS = flags.DEFINE_list("rows", ["0"], "Training rows a label; 0 is all.")
 _SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Seeds.")
-_EPOCHS = flags.DEFINE_string("epochs", "3", "Of training.")
+_EPOCHS = flags.DEFINE_string("epochs", "3", "Passes over the training set.")
 _MAX_TEST = flags.DEFINE_integer(
-    "max_test_rows", 0, "Of the test set, evenly; 0 is all."
+    "max_test_rows", 0, "Rows of the test set, evenly spaced; 0 is all."
 )
 
 _OUTSIDE = "none of these"
@@ -39,7 +39,7 @@ _NUM_BINS = 15
 
 def _read(name):
     """Returns a dict from split to rows, (text, label) each."""
-    splits = _FOLDERS.intents(name)
+    splits = runs.read_intents(_FOLDERS.data(name))
     train, test = splits["train"], splits["test"]
     if name == "banking77":
         dev, train = train[::10], [x for i, x in enumerate(train) if i % 10]

@@ -12,7 +12,6 @@ original; the original uses one core.
 """
 
 import dataclasses
-import multiprocessing
 import os
 import shutil
 import statistics
@@ -28,15 +27,15 @@ _INPUT = flags.DEFINE_string(
 _VOCAB = flags.DEFINE_string(
     "vocab_file", None, "The vocabulary.", required=True
 )
-_DUPE_FACTOR = flags.DEFINE_integer("dupe_factor", 10, "Of both.")
-_PROCESSES = flags.DEFINE_integer("num_processes", 2, "Of streaming.")
+_DUPE_FACTOR = flags.DEFINE_integer("dupe_factor", 10, "--dupe_factor of both.")
+_PROCESSES = flags.DEFINE_integer(
+    "num_processes", 2, "Processes of the streaming generator."
+)
 _PAIRS = flags.DEFINE_integer("pairs", 1, "Turns of each.")
 
 
-def _measure(
-    generator, input_file, vocab_file, dupe_factor, num_processes, pipe
-):
-    """Runs one generator; sends tokens, seconds, CPU seconds and memory."""
+def _measure(generator, input_file, vocab_file, dupe_factor, num_processes):
+    """Runs a generator; returns tokens, seconds, CPU seconds and memory."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     from bert_tf.commands.create_pretraining_data import (
         CreatePretrainingDataConfig,
@@ -62,7 +61,7 @@ def _measure(
         config = dataclasses.replace(config, num_processes=num_processes)
     tokenizer = BertTokenizer.from_vocab_file(vocab_file)
     start, start_times = time.perf_counter(), os.times()
-    with runs.watch_memory() as memory:
+    with runs.watch(runs.total_memory, 0.5) as memory:
         result = generate(
             config,
             files.expand_globs(input_file),
@@ -74,27 +73,26 @@ def _measure(
     # The sum has user and system time of this process and of ended workers.
     cpu = sum(os.times()[:4]) - sum(start_times[:4])
     shutil.rmtree(folder)
-    pipe.send((result.counts.num_pieces, seconds, cpu, max(memory)))
+    return result.counts.num_pieces, seconds, cpu, max(memory)
 
 
-def _run(generator, *arguments):
-    # A new process, so that the other generator's memory has no effect.
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(
-        target=_measure, args=(generator, *arguments, theirs)
+def _run(generator):
+    """Runs a generator, unaffected by the other's memory; returns its rate."""
+    tokens, seconds, cpu, peak = runs.in_new_process(
+        _measure,
+        generator,
+        _INPUT.value,
+        _VOCAB.value,
+        _DUPE_FACTOR.value,
+        _PROCESSES.value,
     )
-    process.start()
-    theirs.close()
-    pieces, seconds, cpu, peak = ours.recv()
-    process.join()
     print(
-        f"{generator:9}: {pieces / 1e6:.1f} M pieces in {seconds:.1f} s "
-        f"({cpu:.1f} s of CPU): {pieces / seconds / 1e6:.2f} M tokens/s, "
+        f"{generator:9}: {tokens / 1e6:.1f} M tokens in {seconds:.1f} s "
+        f"({cpu:.1f} s of CPU): {tokens / seconds / 1e6:.2f} M tokens/s, "
         f"{peak / 2**20:.0f} MiB",
         flush=True,
     )
-    return pieces / seconds
+    return tokens / seconds
 
 
 def main():
@@ -102,16 +100,7 @@ def main():
     for pair in range(_PAIRS.value):
         # The order alternates, in case a turn warms caches for the next.
         order = sorted(["original", "streaming"], reverse=bool(pair % 2))
-        rates = {
-            generator: _run(
-                generator,
-                _INPUT.value,
-                _VOCAB.value,
-                _DUPE_FACTOR.value,
-                _PROCESSES.value,
-            )
-            for generator in order
-        }
+        rates = {generator: _run(generator) for generator in order}
         ratios.append(rates["streaming"] / rates["original"])
     print(f"streaming / original: {statistics.median(ratios):.2f}")
 

@@ -27,10 +27,12 @@ _TEACHER_DIR = flags.DEFINE_string(
     None,
     "Model directory with {seed} in its path; by default MiniLM is fine-tuned.",
 )
-_SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Samples and weights.")
-_RECIPES = flags.DEFINE_list("recipes", None, "By default those that pay.")
-_STUDENTS = flags.DEFINE_list("students", ["wide", "narrow"], "Which.")
-_PER_LABEL = flags.DEFINE_integer("per_label", 8, "Labeled texts of a label.")
+_SEEDS = flags.DEFINE_list(
+    "seeds", ["1", "2", "3"], "Seeds of samples and weights."
+)
+_RECIPES = flags.DEFINE_list("recipes", None, "Recipes; all by default.")
+_STUDENTS = flags.DEFINE_list("students", ["wide", "narrow"], "Students.")
+_PER_LABEL = flags.DEFINE_integer("per_label", 8, "Gold labels of each label.")
 
 # Plain fine-tuning for 30 epochs gives a teacher of 80.6%.
 _TEACHER = {"few_shot": True}
@@ -48,7 +50,7 @@ STUDENTS = {
         "num_train_epochs": 20,
     },
 }
-_PAYS = "logits"
+_BEST = "logits"
 _LOGITS = {
     "distillation_weight": 1.0,
     "hidden_weight": 0,
@@ -61,10 +63,10 @@ RECIPES = {
         "hidden_weight": 0,
         "num_train_epochs": 30,
     },
-    _PAYS: _LOGITS,
+    _BEST: _LOGITS,
     "logits_and_labels": _LOGITS | {"distillation_weight": 0.5},
     "logits_and_hidden": _LOGITS | {"hidden_weight": 1.0},
-    # `_HIDDEN_FIRST` runs before it: together, the hidden loss would dominate.
+    # Runs after `_HIDDEN_FIRST`. In a sum, the hidden loss would dominate.
     "hidden_first": _LOGITS,
 }
 _HIDDEN_FIRST = _LOGITS | {"hidden_weight": 1000.0, "num_train_epochs": 3}
@@ -78,7 +80,7 @@ def _data(seed):
         for x in ("train", "unlabeled", "test")
     }
     if not os.path.exists(folder):
-        splits = _FOLDERS.intents("banking77")
+        splits = runs.read_intents(_FOLDERS.data("banking77"))
         rows = splits["train"]
         random.Random(int(seed)).shuffle(rows)
         chosen, rest, counts = [], [], {}
@@ -157,7 +159,7 @@ def _distill(student, recipe, seed, teacher, paths):
         **common | start | values,
     )
     scores = _scores(folder) | {"processor_seconds": seconds, "flags": values}
-    if recipe == _PAYS:
+    if recipe == _BEST:
         scores["int8"] = _export(folder, log, paths["test_file"])
     runs.write_json(_FOLDERS.result(student, recipe, seed), scores)
 

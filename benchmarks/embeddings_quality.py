@@ -6,9 +6,10 @@ r"""Compares training of embeddings with sentence-transformers, in equal steps.
 Both start from the same MiniLM and get the same rows, batch size, learning rate
 and steps, but other orders of rows. QNLI's rows are questions and the sentences
 with their answers, scored by search. SNLI's rows are pairs with 1, 0.5 and 0
-for entailment, neutral and contradiction; training uses its dev set, scores its
-test set. One cell runs at a time; finished cells are kept in --results_dir. The
-last lines are the table, with the scores of MiniLM before training.
+for entailment, neutral and contradiction; its dev set is trained on, and its
+test set is scored. One cell runs at a time; finished cells are kept in
+--results_dir. The last lines are the table, with the scores of MiniLM before
+training.
 """
 
 import gzip
@@ -27,9 +28,11 @@ _FRAMEWORKS = flags.DEFINE_list(
     ["start", "bert_tf", "sentence_transformers"],
     "Which frameworks; start is the model as it is.",
 )
-_ROWS = flags.DEFINE_integer("rows", 0, "The first rows alone, to try.")
+_ROWS = flags.DEFINE_integer(
+    "rows", 0, "Rows to use, to try the script; 0 is all."
+)
 _BATCH_SIZE = flags.DEFINE_integer("batch_size", 32, "Rows of a step.")
-_RATE = flags.DEFINE_float("learning_rate", 5e-5, "The peak.")
+_RATE = flags.DEFINE_float("learning_rate", 5e-5, "Peak learning rate.")
 
 _NAME = "embeddings_quality"
 for _flag in ("results_dir", "output_dir"):

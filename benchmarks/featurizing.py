@@ -18,27 +18,15 @@ import time
 
 import numpy as np
 import runs
-import turns
 from absl import flags
 
 _VOCAB_FILE = flags.DEFINE_string(
-    "vocab_file",
-    runs.VOCAB_FILE,
-    "The vocabulary, one token a line.",
+    "vocab_file", runs.VOCAB_FILE, "The vocabulary, one token a line."
 )
-_INPUT_FILE = flags.DEFINE_string(
-    "input_file",
-    str(runs.DATA / "qnli" / "train_part.tsv.gz"),
-    "A TSV with a header; may end in .gz.",
-)
-_COLUMNS = flags.DEFINE_list(
-    "columns",
-    ["question", "sentence", "label"],
-    "Its columns: the two texts of a pair and the label.",
-)
+_TABLE = runs.Table("input_file", "train_part.tsv.gz")
 _EXAMPLES = flags.DEFINE_integer("examples", 8000, "Number of examples.")
 _LENGTH = flags.DEFINE_integer("max_seq_length", 128, "Maximum row length.")
-_WINDOW = flags.DEFINE_integer("window_length", 32, "That of windows.")
+_WINDOW = flags.DEFINE_integer("window_length", 32, "Maximum window length.")
 _STRIDE = flags.DEFINE_integer("doc_stride", 8, "Stride of windows.")
 _TURNS = flags.DEFINE_integer("turns", 7, "Turns of each.")
 
@@ -106,7 +94,7 @@ def _compare(name, texts_a, texts_b, labels, length, stride):
     }
     for run in ways.values():
         run()
-    times = {key: [] for key in runs}
+    times = {key: [] for key in ways}
     for _ in range(_TURNS.value):
         for key, run in ways.items():
             times[key].append(_measure(run))
@@ -124,8 +112,7 @@ def _compare(name, texts_a, texts_b, labels, length, stride):
 
 def main():
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    rows = turns.read_examples(_INPUT_FILE.value, _COLUMNS.value)
-    rows = rows[: _EXAMPLES.value]
+    rows = _TABLE.read()[: _EXAMPLES.value]
     firsts, seconds, labels = (
         [row[key] for row in rows] for key in ("text", "text_pair", "label")
     )

@@ -9,7 +9,7 @@ methods start from the same MiniLM and get the same texts:
 
   linear       scikit-learn's logistic regression on MiniLM's embeddings
   fine_tuning  run/finetune_classifier.py with --learning_rate=2e-4, 10 epochs
-  few_shot     run/finetune_classifier.py --few_shot, else by default
+  few_shot     run/finetune_classifier.py --few_shot, else the defaults
   setfit       setfit with num_iterations=5, in a separate environment
 
 Processor seconds are measured from the start of a process until the model is
@@ -32,14 +32,18 @@ from absl import flags
 
 FOLDERS = runs.Folders("few_shot")
 _SETS = flags.DEFINE_list(
-    "sets", ["banking77-8", "banking77-16", "clinc150-8"], "Set and texts."
+    "sets",
+    ["banking77-8", "banking77-16", "clinc150-8"],
+    "Data sets, each with a number of texts per label.",
 )
 _METHODS = flags.DEFINE_list(
     "methods", ["linear", "few_shot", "setfit", "fine_tuning"], "Which methods."
 )
 _SEEDS = flags.DEFINE_list("seeds", ["1", "2", "3"], "Which seeds.")
-_LABELS = flags.DEFINE_integer("labels", 0, "The first labels alone, to try.")
-_FLAGS = flags.DEFINE_list("few_shot_flags", [], "Further flags, to try.")
+_LABELS = flags.DEFINE_integer(
+    "labels", 0, "Labels to use, to try the script; 0 is all."
+)
+_FLAGS = flags.DEFINE_list("few_shot_flags", [], "Further flags for few_shot.")
 _THREADS = flags.DEFINE_integer("threads", 2, "Threads of a run.")
 
 _SETFIT = (
@@ -72,7 +76,7 @@ json.dump({"seconds": seconds, "predictions": names},
 def _sample(name, seed):
     """Returns labels, some training rows of each, and the test rows."""
     name, number = name.split("-")
-    splits = FOLDERS.intents(name)
+    splits = runs.read_intents(FOLDERS.data(name))
     train, test = splits["train"], splits["test"]
     labels = sorted({label for _, label in train})[: _LABELS.value or None]
     draw = random.Random(int(seed))

@@ -6,7 +6,6 @@ finetune_quality.py uses this module, and finetune_peer.py for transformers.
 import json
 import os
 import shutil
-import subprocess
 import time
 
 import finetune_tasks
@@ -24,6 +23,8 @@ def run(request, name):
       name: The prefix of the files that are made. All files but the log are
         removed.
     """
+    from bert_tf.experiments.run import current_commit
+
     folder = os.path.abspath(f"{name}.run")
     shutil.rmtree(folder, ignore_errors=True)
     output_dir = os.path.join(folder, "output")
@@ -32,7 +33,8 @@ def run(request, name):
     script, flags = write_files(request, folder)
     flags |= _common_flags(request) | {"output_dir": output_dir}
     command = runs.command(f"run/{script}", **flags)
-    versions = {"commit": _commit()}  # Read first: HEAD may change meanwhile.
+    # Read the commit first, because HEAD may change during the run.
+    versions = {"commit": current_commit()}
     start = time.monotonic()
     runs.run(command, f"{name}.log", runs.threads(request["threads"]))
     answer = {
@@ -43,14 +45,6 @@ def run(request, name):
     }
     shutil.rmtree(folder)
     return answer
-
-
-def _commit():
-    """Returns the current commit, with a mark if files differ from it."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    return subprocess.run(
-        command, check=True, capture_output=True, text=True, cwd=runs.ROOT
-    ).stdout.strip()
 
 
 def _common_flags(request):

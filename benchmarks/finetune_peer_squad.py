@@ -45,7 +45,7 @@ def make_rows(request, examples, tokenizer, is_training):
 
 
 def _find_answer(answer, offsets):
-    """Returns the first and last token of an answer; [CLS] if not inside."""
+    """Returns the first and last token of an answer, or [CLS] for both."""
     if answer is None:
         return _CLS_INDEX, _CLS_INDEX
     start, end = answer["start"], answer["start"] + len(answer["text"])

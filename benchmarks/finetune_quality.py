@@ -8,8 +8,8 @@ finished runs are kept in --results_dir, which is part of the repository because
 all runs take hours. A finished run is repeated only if its settings
 (benchmarks/finetune_tasks.py) have changed. Both frameworks start from the same
 weights with a fresh pooler and head, and get the same examples, in other
-orders. The official evaluators score the predictions of both here. The last
-lines are the table: our score should be at most 1 point below, or within two
+orders. The official evaluators score the predictions of both. The last lines
+are the table. Our score should be lower by at most 1 point, or by at most two
 standard errors of the difference.
 """
 

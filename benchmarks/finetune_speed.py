@@ -24,17 +24,7 @@ import runs
 import turns
 from absl import flags
 
-_DATA_FILE = flags.DEFINE_string(
-    "data_file",
-    os.path.join(os.pardir, "shared", "data", "qnli", "train_part.tsv.gz"),
-    "A TSV with a header, as GLUE's; may end in .gz.",
-)
-_COLUMNS = flags.DEFINE_list(
-    "columns",
-    ["question", "sentence", "label"],
-    "Its columns: the text, the second one of a pair if there is one, and the "
-    "label.",
-)
+_TABLE = runs.Table("data_file", "train_part.tsv.gz")
 _SIZE = flags.DEFINE_enum(
     "size", "minilm", [*turns.SHAPES], "Shape of the BERT."
 )
@@ -63,8 +53,7 @@ def _start(folder):
 
     examples_file = os.path.join(folder, "train.jsonl")
     with open(examples_file, "w", encoding="utf-8") as file:
-        examples = turns.read_examples(_DATA_FILE.value, _COLUMNS.value)
-        file.writelines(f"{json.dumps(x)}\n" for x in examples)
+        file.writelines(f"{json.dumps(x)}\n" for x in _TABLE.read())
     settings = {
         "shape": turns.SHAPES[_SIZE.value],
         "tokenizer": minilm.directory(),
@@ -102,11 +91,11 @@ def _measure(servers, doing):
             answer = servers[framework].ask(do=doing, way=way, turn=turn)
             if turn >= 0:
                 rates[_name(framework, way)].append(
-                    answer["pieces"] / answer["seconds"]
+                    answer["tokens"] / answer["seconds"]
                 )
         if turn >= 0:
             shown = "  ".join(f"{n} {r[-1]:.0f}" for n, r in rates.items())
-            print(f"{doing} {turn + 1}, pieces/s: {shown}", flush=True)
+            print(f"{doing} {turn + 1}, tokens/s: {shown}", flush=True)
     return rates
 
 

@@ -15,7 +15,7 @@ import time
 import turns
 
 _SEED = 1
-# A turn's batches are chosen from this many, which a real run plans at once.
+# Like a real run, plan at least this many batches, and choose a turn's of them.
 _PLANNED_BATCHES = 50
 
 
@@ -98,14 +98,14 @@ class _Training(_Work):
         plan = self._warm_up(padded) if turn < 0 else self._plan(padded, turn)
         unpad = not padded and self._unpads()
         seconds = self._train(plan, self._token_finder() if unpad else None)
-        return {"seconds": seconds, "pieces": self._pieces(plan)}
+        return {"seconds": seconds, "tokens": self._count_tokens(plan)}
 
-    def _pieces(self, plan):
+    def _count_tokens(self, plan):
         lengths = self._features.lengths
         return int(sum(lengths[batch.indices].sum() for batch in plan))
 
     def _warm_up(self, padded):
-        """Returns each length's batches of the fewest and the most tokens."""
+        """Returns each length's batches of its shortest and longest rows."""
         import numpy as np
 
         from bert_tf.data import length_buckets
@@ -127,7 +127,7 @@ class _Training(_Work):
     def _plan(self, padded, turn):
         """Returns a turn's batches."""
         plan = self._run_plan(padded, turn)
-        # Chosen evenly from short to long, so that a turn has the lengths of a
+        # Choose evenly from short to long, so that a turn has the lengths of a
         # whole run.
         plan.sort(key=lambda batch: batch.length)
         return [
@@ -155,7 +155,7 @@ class _Training(_Work):
         positions = self._size * sum(batch.length for batch in plan)
         width = self._model.bert_config.hidden_size
         return unpadding.pays(
-            self._pieces(plan) / positions,
+            self._count_tokens(plan) / positions,
             self._size * self._max_seq_length * width,
         )
 
@@ -225,7 +225,7 @@ class _Prediction(_Work):
         self._computer.compute(features, self._lengths(padded))
         return {
             "seconds": time.perf_counter() - start,
-            "pieces": int(features.lengths.sum()),
+            "tokens": int(features.lengths.sum()),
         }
 
 

@@ -71,7 +71,7 @@ class _Work:
             finetune_peer.predict(model, rows, size, length, way == "sorted")
         return {
             "seconds": time.perf_counter() - start,
-            "pieces": sum(len(row["input_ids"]) for row in rows),
+            "tokens": sum(len(row["input_ids"]) for row in rows),
         }
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 from typing import Literal
 
+import runs
+
 # Wikigold has no split, so every fifth document is the test set.
 _WIKIGOLD_FOLDS = 5
 
@@ -27,19 +29,19 @@ class Settings:
 
     Attributes:
       kind: The kind of the examples.
-      read: Returns the `Data` from the data folder.
+      read: Reads the `Data` from the folder of all data sets.
       seeds: Number of seeds: 5 for test sets below 2,000 examples, and for
         SQuAD 1.1, whose runs differ most.
       max_seq_length: In tokens.
       doc_stride: Tokens between starts of windows; in transformers, overlap.
       with_negative: Whether questions may have no answer.
       approach: A tagger's approach, as in section 5.3 of the paper.
-      lstm_units: In each direction.
+      lstm_units: Units in each direction of a BiLSTM.
       train_batch_size: Examples a step.
       learning_rate: The peak.
       num_train_epochs: Passes over the data.
       warmup_proportion: Share of the steps.
-      weight_decay: As above.
+      weight_decay: AdamW's weight decay.
       epsilon: AdamW's epsilon.
     """
 
@@ -102,21 +104,14 @@ def _classification(train, test):
     return Data(*splits, labels)
 
 
-def _read_clinc150(folder):
-    with _open(folder, "clinc150", "data_full.json.gz") as file:
-        splits = json.load(file)
-    return _classification(
-        *([(x, None, y) for x, y in splits[s]] for s in ("train", "test"))
-    )
+def _read_intents(name):
+    def read(folder):
+        splits = runs.read_intents(os.path.join(folder, name))
+        return _classification(
+            *([(x, None, y) for x, y in splits[s]] for s in ("train", "test"))
+        )
 
-
-def _read_banking77(folder):
-    splits = []
-    for split in ("train", "test"):
-        with _open(folder, "banking77", f"{split}.csv") as file:
-            rows = csv.DictReader(file)
-            splits.append([(x["text"], None, x["category"]) for x in rows])
-    return _classification(*splits)
+    return read
 
 
 def _read_pairs(columns, *names):
@@ -305,13 +300,13 @@ TASKS = {
     ),
     "clinc150": Settings(
         kind="classification",
-        read=_read_clinc150,
+        read=_read_intents("clinc150"),
         learning_rate=2e-4,
         num_train_epochs=5,
     ),
     "banking77": Settings(
         kind="classification",
-        read=_read_banking77,
+        read=_read_intents("banking77"),
         learning_rate=2e-4,
     ),
     "snli": Settings(
@@ -401,7 +396,8 @@ def _score_squad(data, predictions, with_negative):
             "f1": 100 * scores["final_f1"],
         }
     odds = {key: x["null_odds"] for key, x in predictions.items()}
-    # Both get the best threshold for these questions. Half of these have no
-    # answer, but few training questions, so a threshold from those would fail.
+    # Both get the best threshold for the test questions. Half of these have no
+    # answer, but only few of the training questions, so a threshold tuned on
+    # training questions would be wrong for both.
     scores = squad_evaluate_v2_0.evaluate(data.dataset, answers, odds)
     return {"exact": scores["final_exact"], "f1": scores["final_f1"]}

@@ -1,4 +1,4 @@
-r"""Times a new user's first minutes, here, with transformers and with KerasHub.
+r"""Times a new user's first minutes with bert_tf, transformers and KerasHub.
 
   python benchmarks/first_minutes.py
   python benchmarks/first_minutes.py --report
@@ -52,19 +52,15 @@ FRAMEWORKS = flags.DEFINE_list(
     "frameworks", [*_ALL_FRAMEWORKS], "Which frameworks."
 )
 _DATA_DIR = flags.DEFINE_string(
-    "data_dir",
-    os.path.join(os.pardir, "shared", "data"),
-    "The data sets, a folder each: banking77 and corpus.",
+    "data_dir", str(runs.DATA), "Data sets: banking77/ and corpus/."
 )
 WORK_DIR = flags.DEFINE_string(
     "work_dir", ".cache/first_minutes", "For environments, models and logs."
 )
 _OUTPUT_FILE = flags.DEFINE_string(
-    "output_file", ".cache/first_minutes/results.json", "For the measurements."
+    "output_file", ".cache/first_minutes/results.json", "JSON of the results."
 )
-_REPORT = flags.DEFINE_bool(
-    "report", False, "Whether to only show what is finished."
-)
+_REPORT = flags.DEFINE_bool("report", False, "Only print finished results.")
 
 _NUM_LABELS = 10
 _ROWS_PER_LABEL = {"train.csv": 60, "dev.csv": 20}
@@ -103,6 +99,8 @@ def _lines(path):
 def _files(framework, path):
     """Returns a path's files written by hand, and the file of commands."""
     files = sorted((_TRANSCRIPTS / framework / path).iterdir())
+    if path == "phone":  # It trains like table.
+        files += (_TRANSCRIPTS / framework / "table").glob("train.py")
     typed = [x for x in files if x.name in ("commands.sh", "notebook.py")]
     return [x for x in files if x not in typed], typed[0]
 
@@ -131,8 +129,7 @@ def _write_table(source, target, categories, rows_per_label):
     for category in categories:
         chosen += [row for row in rows if row[1] == category][:rows_per_label]
     random.Random(0).shuffle(chosen)
-    with open(target, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([("text", "category"), *chosen])
+    runs.write_table(target, ("text", "category"), chosen)
 
 
 def make_data(folder):

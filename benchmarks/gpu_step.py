@@ -23,9 +23,13 @@ from tools import scaling_table
 _SIZE = flags.DEFINE_enum("size", "base", ["tiny", "base", "large"], "Model.")
 _LENGTH = flags.DEFINE_integer("length", 128, "Tokens of a sequence.")
 _BATCH = flags.DEFINE_integer("batch_size", 256, "Sequences of a step.")
-_MICRO = flags.DEFINE_string("micro_batch_size", "0", "As of run/pretrain.py.")
+_MICRO = flags.DEFINE_string(
+    "micro_batch_size", "0", "--micro_batch_size of run/pretrain.py."
+)
 _XLA = flags.DEFINE_list("xla", ["auto", "off"], "Values of --xla to compare.")
-_DETERMINISTIC = flags.DEFINE_bool("deterministic", False, "Of all of them.")
+_DETERMINISTIC = flags.DEFINE_bool(
+    "deterministic", False, "--deterministic of run/pretrain.py."
+)
 _PRECISION = flags.DEFINE_string(
     "mixed_precision", "auto", "--mixed_precision of run/pretrain.py."
 )

@@ -4,10 +4,10 @@ r"""Times pretraining steps with real input and with the same batch each time.
   python benchmarks/input_share.py --model=tiny --steps=50
 
 Both train the same model and take turns. One reads made-up records like
-run/pretrain.py, the other has one batch in memory. The input prepares only a
-few batches in the other's turn. To be sure, the input is also read alone, and
-its processor time is printed as a share of a step's. The last line is the
-median ratio of a step's time, real / same batch.
+run/pretrain.py, the other has one batch in memory. As reading may continue in
+the other's turn, the input is also read alone, and its processor time is
+printed as a share of a step's. The last line is the median ratio of a step's
+time, real / same batch.
 """
 
 import os
@@ -19,7 +19,7 @@ import pretraining_runs
 import runs
 from absl import flags
 
-_MODEL = flags.DEFINE_enum("model", "base", ["tiny", "base"], "Its shape.")
+_MODEL = flags.DEFINE_enum("model", "base", ["tiny", "base"], "Model size.")
 _PRECISION = flags.DEFINE_string(
     "precision", "auto", "--mixed_precision of both."
 )

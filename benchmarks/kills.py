@@ -13,7 +13,6 @@ differences; the exit status is 1 if there are any.
 them when it is started again.
 """
 
-import csv
 import hashlib
 import json
 import pathlib
@@ -29,10 +28,12 @@ import time
 import runs
 from absl import flags
 
-_KILLS = flags.DEFINE_integer("kills", 60, "In all, spread evenly.")
+_KILLS = flags.DEFINE_integer("kills", 60, "Kills in all, spread evenly.")
 _SCRIPTS = flags.DEFINE_list("scripts", None, "Names to kill; all by default.")
-_FOLDER = flags.DEFINE_string("folder", None, "Where to resume; temporary.")
-_SEED = flags.DEFINE_integer("seed", 1, "Of the moments.")
+_FOLDER = flags.DEFINE_string(
+    "folder", None, "Folder of files and state (default: a temporary one)."
+)
+_SEED = flags.DEFINE_integer("seed", 1, "Seed of the moments of kills.")
 
 _TIMEOUT_SECONDS = 1800
 # A kill comes between these shares of the undisturbed run's time.
@@ -125,7 +126,8 @@ _COMMANDS = {
     ),
     "export_tflite": f"model_dir={_MODEL} " + "output_file={out}/model.tflite",
 }
-_DOORS = {
+# Other scripts have the path run/<name>.py.
+_SCRIPT_PATHS = {
     "export_savedmodel": "export/savedmodel.py",
     "export_tflite": "export/tflite.py",
     "grid_search": "run/finetune_classifier.py",
@@ -148,12 +150,9 @@ def _write_inputs(made):
             )
             file.write(json.dumps({"text": text}) + "\n")
     for name, count in (("train", 300), ("dev", 60), ("many", 20_000)):
-        with open(made / f"{name}.csv", "w", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(("text", "label"))
-            for _ in range(count):
-                text = sentence()
-                writer.writerow((text, "even" if "e" in text else "odd"))
+        texts = [sentence() for _ in range(count)]
+        table = [(x, "even" if "e" in x else "odd") for x in texts]
+        runs.write_table(made / f"{name}.csv", ("text", "label"), table)
     tags = [
         "".join(
             f"{word} {'B-PER' if '1' in word else 'O'}\n"
@@ -180,8 +179,8 @@ def _write_inputs(made):
     _write(made / "glue/CoLA/test.tsv", "index\tsentence\n" + "".join(rows))
     _write_questions(made, sentence)
     lines = "".join(sentence() + "\n" for _ in range(4000))
-    (made / "lines.txt").write_text(lines, encoding="utf-8")
-    (made / "words.txt").write_text("w1x\nw2y\n", encoding="utf-8")
+    _write(made / "lines.txt", lines)
+    _write(made / "words.txt", "w1x\nw2y\n")
 
 
 def _write_questions(made, sentence):
@@ -211,9 +210,9 @@ def _write(path, text):
 
 def _command(name, made):
     """Returns the words that start a script."""
-    door = _DOORS.get(name, f"run/{name}.py")
+    script = _SCRIPT_PATHS.get(name, f"run/{name}.py")
     flags_of = _COMMANDS[name].format(made=made, out=made / name)
-    return runs.command(door) + [f"--{flag}" for flag in flags_of.split()]
+    return runs.command(script) + [f"--{flag}" for flag in flags_of.split()]
 
 
 def _start(words, log):
@@ -251,13 +250,13 @@ def _contents(folder):
     found = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_file() and not _is_unlike(name):
+        if path.is_file() and not _varies(name):
             contents = _normalize(name, path.read_bytes())
             found[name] = hashlib.sha256(contents).hexdigest()
     return found
 
 
-def _is_unlike(name):
+def _varies(name):
     """Returns True if a file also differs between two undisturbed runs."""
     # TensorBoard's events and an export's card have times, curves have speeds,
     # and logs and the list of written files depend on each start. The

@@ -6,8 +6,9 @@ r"""Finds planted duplicates in real text; measures the memory of the search.
 `planted` takes the first words of real articles and adds copies with several
 kinds of changes. For each threshold, it prints the share of found copies. The
 similarity of copy and original is computed exactly, from 5-word sequences. A
-copy is missed if it stays at a similarity of at least the threshold. A dropped
-document is false if it is below the threshold, or no copy.
+copy is missed if its similarity is at least the threshold and it is not
+dropped. A document is dropped wrongly if its similarity is below the threshold,
+or if it is no copy.
 
 `memory` searches synthetic signatures; every tenth is a copy of an earlier one
 with a tenth of its values changed. They are mapped from a file, like a corpus's
@@ -18,25 +19,26 @@ can take back the pages of mapped files.
 import gzip
 import os
 import tempfile
-import threading
 import time
 
 import numpy as np
 import runs
 from absl import flags
 
-_CORPUS = runs.DATA / "corpus"
-
 _EXPERIMENT = flags.DEFINE_enum(
-    "experiment", "planted", ["planted", "memory"], "To run."
+    "experiment", "planted", ["planted", "memory"], "What to measure."
 )
 _TEXT = flags.DEFINE_string(
-    "text", str(_CORPUS / "wiki.txt.gz"), "Articles, .gz; for planted."
+    "text", str(runs.DATA / "corpus/wiki.txt.gz"), "planted: articles, .gz."
 )
-_WORDS = flags.DEFINE_integer("words", 300, "Of a document, for planted.")
-_COPIES = flags.DEFINE_integer("copies", 500, "Of each kind, for planted.")
-_DOCUMENTS = flags.DEFINE_integer("documents", 1000000, "For memory.")
-_THRESHOLD = flags.DEFINE_float("threshold", 0.8, "For memory.")
+_WORDS = flags.DEFINE_integer("words", 300, "planted: words of a document.")
+_COPIES = flags.DEFINE_integer("copies", 500, "planted: copies of each kind.")
+_DOCUMENTS = flags.DEFINE_integer(
+    "documents", 1000000, "memory: number of signatures."
+)
+_THRESHOLD = flags.DEFINE_float(
+    "threshold", 0.8, "memory: similarity of near duplicates."
+)
 
 _THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
@@ -171,9 +173,7 @@ def _write_signatures(path, count):
 
 def _memory():
     """Returns this process's memory in MiB: anonymous, and of mapped files."""
-    with open("/proc/self/status", encoding="utf-8") as file:
-        rows = dict(line.split(":", 1) for line in file)
-    return [int(rows[x].split()[0]) / 1024 for x in ("RssAnon", "RssFile")]
+    return [runs.memory_status(x) / 2**20 for x in ("RssAnon", "RssFile")]
 
 
 def _measure_memory(folder):
@@ -183,25 +183,14 @@ def _measure_memory(folder):
     path = os.path.join(folder, "signatures")
     _write_signatures(path, count)
     signatures = np.memmap(path, np.uint32, "r", shape=(count, 128))
-    before = _memory()
-    peaks = [before]
-    done = threading.Event()
-
-    def watch():
-        while not done.wait(0.1):
-            peaks.append(_memory())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
     start = time.perf_counter()
-    found = judging.similar_documents(signatures, _THRESHOLD.value, folder)
+    with runs.watch(_memory, 0.1) as used:
+        found = judging.similar_documents(signatures, _THRESHOLD.value, folder)
     seconds = time.perf_counter() - start
-    done.set()
-    watcher.join()
     bands, _ = judging.choose_bands(_THRESHOLD.value, 128)
-    own, mapped = np.max(peaks, axis=0)
+    own, mapped = np.max(used, axis=0)
     print(
-        f"{count} signatures: {own - before[0]:.0f} MiB of memory, "
+        f"{count} signatures: {own - used[0][0]:.0f} MiB of memory, "
         f"{mapped:.0f} MiB of mapped files at most, "
         f"{(count * (128 * 4 + bands * 8)) / 2**20:.0f} MiB of disk, "
         f"{(found >= 0).sum()} found, {seconds:.0f} s"

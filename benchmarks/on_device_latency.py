@@ -3,9 +3,9 @@ r"""Times .tflite files and other engines on ids of one length, turn by turn.
   python benchmarks/on_device_latency.py --size=base --threads=2
 
 All compute the probabilities of two labels for one row of ids, with a BERT of
-the given size and random weights, in a shape that is fixed before:
+the given size and random weights, whose input shape is fixed:
 
-- bert_tf: what export/tflite.py writes, run by LiteRT.
+- bert_tf: a .tflite file of export/tflite.py, run by LiteRT.
 - onnxruntime and openvino: transformers' model as ONNX.
 
 Each engine has its own process, and the engines take turns. The table has the
@@ -23,7 +23,7 @@ import turns
 from absl import flags
 
 _SIZE = flags.DEFINE_enum("size", "base", [*turns.SHAPES], "Shape of the BERT.")
-_LENGTH = flags.DEFINE_integer("length", 128, "Pieces of the row.")
+_LENGTH = flags.DEFINE_integer("length", 128, "Tokens of the row.")
 _THREADS = flags.DEFINE_integer("threads", 2, "Threads of each.")
 _ROUNDS = flags.DEFINE_integer("rounds", 10, "Turns of each way.")
 _CALLS = flags.DEFINE_integer("calls", 20, "Calls in a turn.")
@@ -76,12 +76,10 @@ def _start(folder):
     python = environments.make("latency", *turns.LATENCY_PEERS)
     servers = {}
     for framework in (_WRITER, *_WAYS):
-        is_ours = framework == _OURS
-        program = f"on_device_latency_{'ours' if is_ours else 'peer'}.py"
         servers[framework] = turns.start(
-            program,
+            "on_device_latency_engine.py",
             settings | {"framework": framework},
-            None if is_ours else python,
+            None if framework == _OURS else python,
         )
         servers[framework].ask(precision=None, calls=0)
     servers.pop(_WRITER).end()
@@ -112,7 +110,7 @@ def _report(seconds):
 
 def main():
     print(
-        f"{_SIZE.value}, {_LENGTH.value} pieces, {_THREADS.value} threads, "
+        f"{_SIZE.value}, {_LENGTH.value} tokens, {_THREADS.value} threads, "
         f"load {os.getloadavg()[0]:.1f}"
     )
     with tempfile.TemporaryDirectory() as folder:

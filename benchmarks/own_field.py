@@ -28,7 +28,7 @@ from absl import flags
 
 _FOLDERS = runs.Folders("own_field")
 _path = _FOLDERS.output
-_STEPS = flags.DEFINE_integer("num_train_steps", 300, "Of each row.")
+_STEPS = flags.DEFINE_integer("num_train_steps", 300, "Steps of each row.")
 
 _LENGTH, _BATCH = 64, 32
 _FROZEN, _FURTHER = "MiniLM, frozen", "MiniLM, trained further"

@@ -39,7 +39,8 @@ _BATCH = flags.DEFINE_integer("batch_size", 16, "Sequences of a batch.")
 _FILL = flags.DEFINE_float(
     "fill",
     None,
-    "Share of tokens (default: random lengths from half of --length on).",
+    "Share of positions without padding (default: rows have random lengths, "
+    "at least half of --length).",
 )
 _THREADS = flags.DEFINE_integer("threads", 2, "Threads of each.")
 

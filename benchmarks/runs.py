@@ -4,6 +4,7 @@ import contextlib
 import csv
 import gzip
 import json
+import multiprocessing
 import os
 import pathlib
 import resource
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from concurrent import futures
 from typing import Any
 
 from absl import app
@@ -91,18 +93,21 @@ def run(
 
 def command(script: str, **flag_values: Any) -> list[str]:
     """Returns the words that start a script, such as run/pretrain.py."""
-    words = [sys.executable, str(ROOT / script)]
-    for name, value in flag_values.items():
-        if isinstance(value, bool):
-            words.append(f"--{'' if value else 'no'}{name}")
-        else:
-            words.append(f"--{name}={value}")
-    return words
+    from bert_tf.flags import cli
+
+    return [sys.executable, str(ROOT / script), *cli.words(flag_values)]
 
 
 def run_script(script: str, log: str | None = None, **flags: Any) -> float:
     """Runs a script, such as run/pretrain.py; returns its processor seconds."""
     return run(command(script, **flags), log)
+
+
+def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns a function's result, computed in a process of its own."""
+    spawn = multiprocessing.get_context("spawn")
+    with futures.ProcessPoolExecutor(1, spawn) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def free_ports(count: int) -> list[int]:
@@ -116,31 +121,96 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def watch_memory() -> Iterator[list[int]]:
-    """Yields a list of the total memory of this process and its children.
+def watch(read: Callable[[], Any], seconds: float) -> Iterator[list[Any]]:
+    """Yields a list that gets a value of `read` every `seconds`."""
+    stop, values = threading.Event(), [read()]
 
-    The list grows twice a second until the block ends; pages that processes
-    share count once.
-    """
-    import psutil
+    def run() -> None:
+        while not stop.wait(seconds):
+            values.append(read())
 
-    process, stop, totals = psutil.Process(), threading.Event(), [0]
-
-    def watch() -> None:
-        while not stop.wait(0.5):
-            total = 0
-            for member in [process, *process.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):
-                    total += member.memory_full_info().pss
-            totals.append(total)
-
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=run)
     watcher.start()
     try:
-        yield totals
+        yield values
     finally:
         stop.set()
         watcher.join()
+
+
+def total_memory() -> int:
+    """Returns the memory of this process and its children, in bytes.
+
+    Pages that processes share count once.
+    """
+    import psutil
+
+    process, total = psutil.Process(), 0
+    for member in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            total += member.memory_full_info().pss
+    return total
+
+
+def memory_status(field: str) -> int:
+    """Returns a field of /proc/self/status, such as VmRSS, in bytes."""
+    with open("/proc/self/status", encoding="utf-8") as file:
+        line = next(line for line in file if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+# === Texts and labels ===
+
+
+class Table:
+    """A table of texts to classify, and the flags for its path and columns.
+
+    Args:
+      flag: The name of the flag for the path.
+      file: The default file, in the folder of QNLI.
+    """
+
+    def __init__(self, flag: str, file: str) -> None:
+        self._path = flags.DEFINE_string(
+            flag,
+            str(DATA / "qnli" / file),
+            "A TSV with a header, as GLUE's; may end in .gz.",
+        )
+        self._columns = flags.DEFINE_list(
+            "columns",
+            ["question", "sentence", "label"],
+            "Its columns: the text, the second text of a pair if there is one, "
+            "and the label.",
+        )
+
+    @property
+    def num_texts(self) -> int:
+        """The number of texts of a row, 1 or 2."""
+        return len(self._columns.value) - 1
+
+    def read(self) -> list[dict[str, str]]:
+        """Returns rows with `text`, `text_pair` (of pairs) and `label`."""
+        keys = (*("text", "text_pair")[: self.num_texts], "label")
+        columns = dict(zip(keys, self._columns.value, strict=True))
+        path = self._path.value
+        opener = gzip.open if path.endswith(".gz") else open
+        with opener(path, "rt", encoding="utf-8") as file:
+            rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+            return [{k: row[x] for k, x in columns.items()} for row in rows]
+
+
+def read_intents(folder: str) -> dict[str, list[list[str]]]:
+    """Returns rows of (text, label) by split, of banking77 or clinc150."""
+    path = os.path.join(folder, "data_full.json.gz")
+    if os.path.exists(path):
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            return json.load(file)
+    splits = {}
+    for split in ("train", "test"):
+        path = os.path.join(folder, f"{split}.csv")
+        with open(path, encoding="utf-8", newline="") as file:
+            splits[split] = [*csv.reader(file)][1:]
+    return splits
 
 
 # === Results ===
@@ -177,19 +247,6 @@ class Folders:
     def data(self, *names: str) -> str:
         """Returns a path in the folder of the data sets."""
         return os.path.abspath(os.path.join(self._data_dir.value, *names))
-
-    def intents(self, name: str) -> dict[str, list[list[str]]]:
-        """Returns rows of (text, label) of banking77 or clinc150 by split."""
-        if name == "clinc150":
-            path = self.data(name, "data_full.json.gz")
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                return json.load(file)
-        splits = {}
-        for split in ("train", "test"):
-            path = self.data(name, f"{split}.csv")
-            with open(path, encoding="utf-8", newline="") as file:
-                splits[split] = [list(row) for row in csv.reader(file)][1:]
-        return splits
 
     def output(self, *names: str) -> str:
         """Returns a path in the folder for the files of runs."""

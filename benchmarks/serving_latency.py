@@ -22,7 +22,6 @@ ratios of the other engines' latency to bert_tf's.
 import collections
 import itertools
 import os
-import pathlib
 import subprocess
 import tempfile
 
@@ -31,19 +30,7 @@ import runs
 import turns
 from absl import flags
 
-_DATA = pathlib.Path(os.pardir, "shared", "data")
-
-_DATA_FILE = flags.DEFINE_string(
-    "data_file",
-    str(_DATA / "qnli" / "dev.tsv.gz"),
-    "A TSV with a header, as GLUE's; may end in .gz.",
-)
-_COLUMNS = flags.DEFINE_list(
-    "columns",
-    ["question", "sentence", "label"],
-    "Its columns: the text, the second one of a pair if there is one, and the "
-    "label.",
-)
+_TABLE = runs.Table("data_file", "dev.tsv.gz")
 _SIZE = flags.DEFINE_enum("size", "base", [*turns.SHAPES], "Shape of the BERT.")
 _WAYS = flags.DEFINE_list("ways", None, "Which ways; all by default.")
 _ROUNDS = flags.DEFINE_integer("rounds", 8, "Turns of each way.")
@@ -192,9 +179,9 @@ def _report(seconds, ways):
 def main():
     frameworks = _WAYS.value or [*_PRECISIONS]
     ways = [(x, y) for x in frameworks for y in _PRECISIONS[x]]
-    examples = turns.read_examples(_DATA_FILE.value, _COLUMNS.value)
+    examples = _TABLE.read()
     with tempfile.TemporaryDirectory() as folder:
-        servers = _start(folder, frameworks, len(_COLUMNS.value) - 1)
+        servers = _start(folder, frameworks, _TABLE.num_texts)
         seconds = _measure(servers, ways, examples)
         for server in set(servers.values()):
             server.end()

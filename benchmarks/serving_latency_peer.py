@@ -2,15 +2,14 @@
 
     python serving_latency_peer.py SETTINGS
 
-on_device_latency.py times the same engines, without their tokenizer.
-
-It runs in an environment with these engines, so it does not import the project.
+on_device_latency.py times the same engines, without their tokenizer. The
+program runs in an environment with the engines, so it does not import the
+project.
 """
 
 import json
 import os
 import sys
-import time
 
 import numpy as np
 import transformers
@@ -125,9 +124,8 @@ class _Work:
 
     def run(self, precision, batches):
         """Returns the seconds of each batch."""
-        seconds = []
-        for rows in batches:
-            start = time.perf_counter()
+
+        def call(rows):
             inputs = self._tokenizer(
                 *[list(texts) for texts in zip(*rows, strict=True)],
                 padding=True,
@@ -136,11 +134,9 @@ class _Work:
                 return_tensors="np",
             )
             inputs = {k: np.asarray(inputs[k], np.int64) for k in INPUTS}
-            answer = self._engine.run(precision, inputs)
-            seconds.append(time.perf_counter() - start)
-            if answer.shape != (len(rows), 2):
-                raise ValueError(f"Of {len(rows)} texts: {answer.shape}.")
-        return {"seconds": seconds}
+            return self._engine.run(precision, inputs)
+
+        return turns.time_calls(call, batches)
 
 
 if __name__ == "__main__":

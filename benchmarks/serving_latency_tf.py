@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import sys
-import time
 
 import turns
 
@@ -33,7 +32,7 @@ def _write_keras_hub(settings):
         ),
         sequence_length=settings["max_seq_length"],
     )
-    # Only __call__ would build it, but the graph uses `call`.
+    # The graph uses `call`, which does not build the layer as `__call__` does.
     preprocessor.build(None)
     paths = {}
     for precision in ("float32", "bfloat16"):
@@ -116,16 +115,13 @@ class _Work:
 
     def run(self, precision, batches):
         """Returns the seconds of each batch."""
-        seconds = []
-        for rows in batches:
-            start = time.perf_counter()
+
+        def call(rows):
             texts = zip(*rows, strict=True)
             columns = dict(zip(_TEXT_NAMES, texts, strict=False))
-            probabilities = self._answers[precision](columns)
-            seconds.append(time.perf_counter() - start)
-            if probabilities.shape != (len(rows), 2):
-                raise ValueError(f"Of {len(rows)}: {probabilities.shape}.")
-        return {"seconds": seconds}
+            return self._answers[precision](columns)
+
+        return turns.time_calls(call, batches)
 
 
 if __name__ == "__main__":

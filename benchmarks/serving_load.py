@@ -52,23 +52,21 @@ _SIZE = flags.DEFINE_enum(
     "size", "minilm", ["minilm", "base"], "Shape of the BERT."
 )
 _PRECISION = flags.DEFINE_enum(
-    "precision", "float32", ["float32", "bfloat16"], "Of its arithmetic."
+    "precision", "float32", ["float32", "bfloat16"], "Compute precision."
 )
 _TEXTS_FILE = flags.DEFINE_string(
     "texts_file",
     str(runs.DATA / "clinc150" / "data_full.json.gz"),
-    "Texts to ask for: one a line, or CLINC150's JSON.",
+    "Texts to send: one a line, or CLINC150's JSON.",
 )
 _VOCAB_FILE = flags.DEFINE_string(
-    "vocab_file",
-    runs.VOCAB_FILE,
-    "The model's vocabulary.",
+    "vocab_file", runs.VOCAB_FILE, "The model's vocabulary."
 )
 _CLIENTS = flags.DEFINE_integer("clients", 64, "Clients at once.")
 _SECONDS = flags.DEFINE_float("seconds", 120, "Seconds of each load.")
 _ROUNDS = flags.DEFINE_integer("rounds", 1, "Turns of each way.")
 _MAX_WORDS = flags.DEFINE_integer(
-    "max_words", 8, "Longer texts are left out; 8 words are about 16 pieces."
+    "max_words", 8, "Longer texts are left out; 8 words are about 16 tokens."
 )
 _FLAGS_OF_SERVER = flags.DEFINE_list(
     "server_flags", [], "More flags for the second server."

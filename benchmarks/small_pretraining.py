@@ -4,8 +4,8 @@ r"""Pretrains the small model of cpu.flags on novels in several ways.
   python benchmarks/small_pretraining.py --rows=choices --report
 
 `choices`: the gain of each change since 2018, at equal processor time.
-`curves`: a run that leaves the frequency line, and three that go wrong;
---picture draws them.
+`curves`: a run whose loss falls below the entropy of the token frequencies, and
+three runs that go wrong; --picture draws them.
 `tasks`: the model of a whole run of cpu.flags (--model_dir), fine-tuned, and
 the same network with random weights.
 
@@ -32,14 +32,12 @@ _path = _FOLDERS.output
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir",
     "output/cpu/model",
-    "The model of a run of cpu.flags, of tasks.",
+    "tasks: the model of a whole run of cpu.flags.",
 )
 _PROCESSOR_SECONDS = flags.DEFINE_integer(
-    "processor_seconds", 420, "Of each run of choices."
+    "processor_seconds", 420, "choices: processor seconds of each run."
 )
-_PICTURE = flags.DEFINE_string(
-    "picture", None, "PNG for the report of curves to draw."
-)
+_PICTURE = flags.DEFINE_string("picture", None, "curves: PNG to draw.")
 
 _TEXT = "books.txt.gz"
 _SEEDS = (1, 2)

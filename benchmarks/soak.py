@@ -30,24 +30,27 @@ import psutil
 import runs
 from absl import flags
 
-_MINUTES = flags.DEFINE_float("minutes", 30, "How long to disturb.")
-_WORKERS = flags.DEFINE_integer("workers", 3, "Processes.")
+_MINUTES = flags.DEFINE_float("minutes", 30, "Minutes of kills.")
+_WORKERS = flags.DEFINE_integer("workers", 3, "Number of workers.")
 _KILL_FROM = flags.DEFINE_float(
-    "kill_from", 120, "Seconds after a start from which on a worker is killed."
+    "kill_from", 120, "Earliest kill, in seconds after a start."
 )
-_KILL_TO = flags.DEFINE_float("kill_to", 240, "Seconds until it has been.")
+_KILL_TO = flags.DEFINE_float(
+    "kill_to", 240, "Latest kill, in seconds after a start."
+)
 _SAVE = flags.DEFINE_integer("save_every", 20, "Steps between checkpoints.")
 _BATCH = flags.DEFINE_integer("batch_size", 24, "Sequences of a step.")
 _MOST_SLOPE = flags.DEFINE_float(
-    "most_slope", 2.0, "MB a minute that memory may grow undisturbed."
+    "most_slope", 2.0, "MB a minute that an undisturbed worker may grow by."
 )
-_SEED = flags.DEFINE_integer("seed", 1, "Of who is killed, and when.")
+_SEED = flags.DEFINE_integer("seed", 1, "Seed of the kills.")
 
 _VOCAB_SIZE = 2000
 # Time that the other workers may take to end.
 _PATIENCE_SECONDS = 60
 _SAMPLE_SECONDS = 5
-# In a life this long, the first half includes all events that repeat.
+# Slopes of shorter lives mean nothing, as events that repeat may first come in
+# the second half.
 _LONG_SECONDS = 360
 _HUNG = "hung"
 _SPEED = ("examples_per_second", "tokens_per_second")
@@ -67,7 +70,7 @@ class _Life:
     begin: float = dataclasses.field(default_factory=time.monotonic)
     memory: list[tuple[float, int]] = dataclasses.field(default_factory=list)
 
-    def look(self):
+    def sample(self):
         try:
             used = psutil.Process(self.process.pid).memory_info().rss
         except psutil.NoSuchProcess:
@@ -159,30 +162,30 @@ class _Run:
         ]
         return max(steps, default=0)
 
-    def last_words(self):
+    def log_ends(self):
         """Returns the last lines of each worker's log."""
-        words = []
+        ends = []
         for index in range(_WORKERS.value):
             with open(self.log_file(index), encoding="utf-8") as log:
                 lines = log.read().splitlines()[-15:]
-            words += [f"--- worker {index}", *lines]
-        return "\n".join(words)
+            ends += [f"--- worker {index}", *lines]
+        return "\n".join(ends)
 
 
 def _watch(lives, seconds):
     """Samples memory until a worker has ended or the time is over."""
-    begin = next_look = time.monotonic()
+    begin = next_sample = time.monotonic()
     while time.monotonic() < begin + seconds:
         if any(life.process.poll() is not None for life in lives):
             return
-        if time.monotonic() >= next_look:
+        if time.monotonic() >= next_sample:
             for life in lives:
-                life.look()
-            next_look += _SAMPLE_SECONDS
+                life.sample()
+            next_sample += _SAMPLE_SECONDS
         time.sleep(0.1)
 
 
-def _leave(lives):
+def _wait_for_end(lives):
     """Waits until all have ended; returns the seconds and the exit statuses.
 
     A process that does not end is killed; its status is "hung".
@@ -210,19 +213,19 @@ class _Soak:
     def __init__(self, run):
         self.run = run
         self.problems = []
-        self.seconds_to_leave = []
+        self.seconds_to_end = []
         self._random = random.Random(_SEED.value)
         self._begin = time.monotonic()
 
-    def _say(self, text):
+    def _print(self, text):
         minutes = (time.monotonic() - self._begin) / 60
         print(f"minute {minutes:4.1f}: {text}", flush=True)
 
     def _expect(self, is_right, text):
         if not is_right:
             self.problems.append(text)
-            self._say(text)
-            print(self.run.last_words())
+            self._print(text)
+            print(self.run.log_ends())
 
     def disturb(self):
         """Kills and restarts workers until the time is over, then stops all."""
@@ -233,8 +236,8 @@ class _Soak:
             _watch(lives, min(wait, left))
             ended = [life.process.poll() for life in lives]
             if any(code is not None for code in ended):
-                self._expect(False, f"workers left by themselves: {ended}")
-                _leave(lives)
+                self._expect(False, f"workers ended by themselves: {ended}")
+                _wait_for_end(lives)
             elif wait >= left:
                 self._stop(lives)
                 return
@@ -246,12 +249,12 @@ class _Soak:
         step, saved = self.run.step(), self.run.saved_step()
         lives[index].process.kill()
         others = [life for life in lives if life is not lives[index]]
-        seconds, codes = _leave(others)
+        seconds, codes = _wait_for_end(others)
         lives[index].process.wait()
-        self.seconds_to_leave.append(seconds)
-        self._say(
+        self.seconds_to_end.append(seconds)
+        self._print(
             f"worker {index} killed at step {step}, {step - saved} after a "
-            f"checkpoint; the others left after {seconds:.1f} s with {codes}"
+            f"checkpoint; the others ended after {seconds:.1f} s with {codes}"
         )
         self._expect(
             all(code == 1 for code in codes), f"others ended with {codes}"
@@ -266,13 +269,13 @@ class _Soak:
                 break
         index = self._random.randrange(len(lives))
         lives[index].process.send_signal(signal.SIGTERM)
-        seconds, codes = _leave(lives)
+        seconds, codes = _wait_for_end(lives)
         step, saved = self.run.step(), self.run.saved_step()
-        self._say(
-            f"worker {index} asked to stop; all left after {seconds:.1f} s "
+        self._print(
+            f"worker {index} got SIGTERM; all ended after {seconds:.1f} s "
             f"with {codes}; last line {step}, checkpoint {saved}"
         )
-        self._expect(not any(codes), f"asked to stop, they ended with {codes}")
+        self._expect(not any(codes), f"after SIGTERM they ended with {codes}")
         self._expect(saved >= step, "steps were lost by SIGTERM")
 
     def finish(self):
@@ -287,7 +290,7 @@ def _train_to(run, step, text):
     lives = run.start(stop_at_step=step)
     while all(life.process.poll() is None for life in lives):
         _watch(lives, 60)
-    _, codes = _leave(lives)
+    _, codes = _wait_for_end(lives)
     return not any(codes), text.format(codes)
 
 
@@ -398,13 +401,13 @@ def _soak(disturbed, other):
         return soak.problems
     ended_well, text = _train_to(other, last, "undisturbed they ended with {}")
     if not ended_well:
-        print(other.last_words())
+        print(other.log_ends())
         return [text]
-    killed = soak.seconds_to_leave
+    killed = soak.seconds_to_end
     if killed:
         print(
             f"{len(killed)} workers killed in {_MINUTES.value:g} minutes and "
-            f"{last} steps; the others left after "
+            f"{last} steps; the others ended after "
             f"{statistics.median(killed):.1f} s (median), {max(killed):.1f} s "
             "at most"
         )

@@ -33,18 +33,20 @@ from absl import flags
 _CORPUS = runs.DATA / "corpus"
 
 _EXPERIMENT = flags.DEFINE_enum(
-    "experiment", "speed", ["speed", "memory", "documents"], "To run."
+    "experiment", "speed", ["speed", "memory", "documents"], "What to measure."
 )
-_COPIES = flags.DEFINE_integer("copies", 3, "Of the dump, for speed.")
-_TURNS = flags.DEFINE_integer("turns", 3, "Of each side, for speed.")
+_COPIES = flags.DEFINE_integer("copies", 3, "speed: copies of the dump.")
+_TURNS = flags.DEFINE_integer("turns", 3, "speed: turns of each side.")
 _MEGABYTES = flags.DEFINE_list(
-    "megabytes", ["10", "100", "1000"], "Of XML, for memory."
+    "megabytes", ["10", "100", "1000"], "memory: sizes of the XML."
 )
-_DOCUMENTS = flags.DEFINE_integer("documents", 100000, "For documents.")
+_DOCUMENTS = flags.DEFINE_integer(
+    "documents", 100000, "documents: number of texts."
+)
 _TEXT = flags.DEFINE_list(
     "text",
     [str(_CORPUS / name) for name in ("wiki.txt.gz", "books.txt.gz")],
-    "Files of text, for documents; one paragraph a line, .gz.",
+    "documents: .gz files of text, one paragraph a line.",
 )
 
 _DUMP = "enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
@@ -144,7 +146,7 @@ def _measure_memory(folder):
                 if size >= megabytes * 1e6:
                     break
             file.write(b"</mediawiki>")
-        with runs.watch_memory() as memory:
+        with runs.watch(runs.total_memory, 0.5) as memory:
             status = subprocess.call(
                 _extract(path, folder, near_duplicate_threshold=0.8)
             )

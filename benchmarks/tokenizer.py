@@ -20,16 +20,14 @@ import runs
 from absl import flags
 
 _VOCAB_FILE = flags.DEFINE_string(
-    "vocab_file",
-    runs.VOCAB_FILE,
-    "The vocabulary, one piece a line.",
+    "vocab_file", runs.VOCAB_FILE, "The vocabulary, one token a line."
 )
 _INPUT_FILE = flags.DEFINE_string(
     "input_file",
     str(runs.DATA / "corpus" / "wiki.txt.gz"),
     "Text, one paragraph a line; .gz is decompressed.",
 )
-_MEGABYTES = flags.DEFINE_integer("megabytes", 20, "How much text to take.")
+_MEGABYTES = flags.DEFINE_integer("megabytes", 20, "Megabytes of text to read.")
 _TURNS = flags.DEFINE_integer("turns", 5, "Turns of each.")
 
 _BATCH = 256
@@ -59,20 +57,15 @@ def _in_pipeline(batches, tokenize):
     return lambda: sum(int(count) for count in counts)
 
 
-def _build_ours(batches):
+def _build_ours(batches, with_offsets=False):
     from bert_tf.text.tokenizer import BertTokenizer
 
     tokenizer = BertTokenizer.from_vocab_file(_VOCAB_FILE.value)
+    if with_offsets:
+        return _in_pipeline(
+            batches, lambda text: tokenizer.tokenize_with_offsets(text)[2]
+        )
     return _in_pipeline(batches, tokenizer.tokenize)
-
-
-def _build_ours_with_offsets(batches):
-    from bert_tf.text.tokenizer import BertTokenizer
-
-    tokenizer = BertTokenizer.from_vocab_file(_VOCAB_FILE.value)
-    return _in_pipeline(
-        batches, lambda text: tokenizer.tokenize_with_offsets(text)[2]
-    )
 
 
 def _build_tf_text(batches):
@@ -105,7 +98,7 @@ def _build_hugging_face(batches):
 
 _BUILDERS = {
     "bert_tf": _build_ours,
-    "bert_tf with offsets": _build_ours_with_offsets,
+    "bert_tf with offsets": lambda batches: _build_ours(batches, True),
     "tf-text FastBertTokenizer": _build_tf_text,
     "Hugging Face BertWordPieceTokenizer": _build_hugging_face,
 }
@@ -117,8 +110,8 @@ def main():
     ways = {name: build(batches) for name, build in _BUILDERS.items()}
     for run in ways.values():
         run()
-    rates = {name: [] for name in runs}
-    cpu_rates = {name: [] for name in runs}
+    rates = {name: [] for name in ways}
+    cpu_rates = {name: [] for name in ways}
     for _ in range(_TURNS.value):
         for name, run in ways.items():
             start, cpu_start = time.perf_counter(), time.process_time()
@@ -131,9 +124,8 @@ def main():
             f"{statistics.median(cpu_rates[name]) / 1e6:.2f} M tokens per "
             "second of one core"
         )
-    peer = rates["tf-text FastBertTokenizer"]
-    ratios = [a / b for a, b in zip(rates["bert_tf"], peer, strict=True)]
-    print(f"ratio to FastBertTokenizer: {statistics.median(ratios):.2f}")
+    ratios = runs.ratios(rates["bert_tf"], rates["tf-text FastBertTokenizer"])
+    print(f"ratio to FastBertTokenizer: {ratios}")
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ with a line of JSON. So the machine is in the same state for all programs, and
 no program is slowed by another program's threads and memory.
 """
 
-import csv
-import gzip
 import json
 import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ SHAPES = {
 }
 
 
-# The environment of other engines.
+# The packages of the other engines' environment.
 LATENCY_PEERS = (
     "torch==2.13.0",
     "transformers==5.23.0",
@@ -115,24 +115,25 @@ def serve(run: Callable[..., dict[str, Any]]) -> None:
         print(json.dumps(run(**json.loads(line))), flush=True)
 
 
-def read_examples(path: str, columns: Sequence[str]) -> list[dict[str, str]]:
-    """Returns texts and labels as `text`, `text_pair` (of pairs) and `label`.
+def time_calls(
+    call: Callable[[Any], Any], batches: Iterable[Sequence[Any]]
+) -> dict[str, list[float]]:
+    """Returns the seconds of each call with a batch of rows.
 
-    Args:
-      path: A TSV with a header, as in GLUE; may end in .gz.
-      columns: Names of its columns: the text, a second text if there is one,
-        and the label.
+    Raises:
+      ValueError: If an answer does not have two probabilities for each row.
     """
-    opener = gzip.open if path.endswith(".gz") else open
-    *texts, label = columns
-    keys = ("text", "text_pair")[: len(texts)]
-    with opener(path, "rt", encoding="utf-8") as file:
-        rows = [*csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
-    return [
-        {key: row[column] for key, column in zip(keys, texts, strict=True)}
-        | {"label": row[label]}
-        for row in rows
-    ]
+    seconds = []
+    for rows in batches:
+        begin = time.perf_counter()
+        answer = call(rows)
+        seconds.append(time.perf_counter() - begin)
+        if answer.shape != (len(rows), 2):
+            raise ValueError(
+                f"Expected answers of shape {(len(rows), 2)}. Received: "
+                f"{answer.shape}."
+            )
+    return {"seconds": seconds}
 
 
 def write_model(folder: str, model: Any, task: Any, vocab_file: str) -> None:

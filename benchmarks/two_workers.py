@@ -5,11 +5,10 @@ r"""Times two workers with one core each against one process with both cores.
 All train the same model on the same batches of random tokens, length 128, and
 take turns, so that the machine is in the same state for all. The two workers
 run with --distribution_strategy=multi_worker_mirrored on this machine. They run
-the step as in training, with all gradients in one pack, then with packs of some
-MB for the all-reduce, and then without any all-reduce. The last one's time is
-the computation. The difference is the time of the all-reduce, with the wait for
-the other worker. Base takes some 15 GB. The last line is the ratio of the
-rates, two workers / one process.
+the step as in training, which reduces all gradients in one pack, in packs of
+--megabytes_per_pack, and without an all-reduce. The time that the all-reduce
+adds includes the wait for the other worker. Base needs some 15 GB. The last
+line is the ratio of the rates, two workers / one process.
 """
 
 import contextlib
@@ -22,9 +21,9 @@ import pretraining_batches
 import runs
 from absl import flags
 
-_MODEL = flags.DEFINE_enum("model", "base", ["tiny", "base"], "Its shape.")
+_MODEL = flags.DEFINE_enum("model", "base", ["tiny", "base"], "Model size.")
 _PRECISION = flags.DEFINE_enum(
-    "precision", "bfloat16", ["float32", "bfloat16"], "Of the arithmetic."
+    "precision", "bfloat16", ["float32", "bfloat16"], "Compute precision."
 )
 _BATCH = flags.DEFINE_integer("batch_size", 32, "Sequences of a step.")
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Turns of each.")
@@ -32,7 +31,7 @@ _STEPS = flags.DEFINE_integer("steps", 2, "Steps in a turn.")
 _PACKS = flags.DEFINE_list(
     "megabytes_per_pack",
     ["32"],
-    "Sizes of a pack to try; each is compiled anew, and takes memory.",
+    "Sizes of a pack to try; each needs a compiled step and its memory.",
 )
 
 _LENGTH = pretraining_batches.LENGTH

@@ -25,7 +25,7 @@ from bert_tf.config import ASCII_LOWER
 from bert_tf.config import ORIGINAL
 from bert_tf.text import normalizer
 
-_DRY_RUN = flags.DEFINE_bool("dry_run", True, "Whether to write nothing.")
+_DRY_RUN = flags.DEFINE_bool("dry_run", True, "Only print what has changed.")
 
 _UNICODE_VERSION = "14.0.0"
 

@@ -72,10 +72,8 @@ def save(figure: Figure, name: str) -> None:
 
 
 def _plain(axes) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for side in axes.spines.values():
-        side.set_visible(False)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
 
 
 # === The two phases ===
@@ -406,8 +404,7 @@ def draw_windows() -> None:
     axes.set_xlim(-7, len(tokens))
     axes.set_xticks(range(0, len(tokens), 12))
     axes.set_xlabel("token of the paragraph")
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     save(figure, "windows")
 

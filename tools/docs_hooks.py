@@ -21,8 +21,8 @@ from tools import docs_reference  # noqa: E402
 _generated: dict[str, str] = {}
 _files: dict[str, bytes] = {}
 _BLOCKS = "reference/blocks/index.md"
-# The weights in search of pages under these paths, otherwise 1: guides answer
-# most questions better than lists of names.
+# The weights of pages in the site's search, by path; other pages have 1. Guides
+# answer most questions better than lists of names.
 _BOOSTS = {
     "guides/": 3,
     "pretraining.md": 3,

@@ -2,8 +2,9 @@
 
     python -m tools.docs_pictures        `make docs-pictures`
 
-Needs Debian's chromium and chromium-driver, and the site in .site/. MiniLM, of
-the tests' requirements, is trained on docs/samples/topics as in the guide.
+Needs Debian's chromium and chromium-driver, and the site in .site/. The server
+has MiniLM, from the tests' requirements, trained on docs/samples/topics as in
+the guide.
 """
 
 import contextlib

@@ -203,8 +203,7 @@ def draw_experiments() -> None:
 
 
 def _open(axes) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 if __name__ == "__main__":

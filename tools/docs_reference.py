@@ -11,20 +11,20 @@ import inspect
 import pathlib
 import re
 import textwrap
-import types
 import typing
+from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
 from bert_tf import __main__ as program
 from bert_tf.config import GROUPS
 from bert_tf.config import IGNORED
+from bert_tf.flags import cli
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 COMMANDS = "reference/commands/"
 API = "reference/api/"
 _DOOR = re.compile(r'commands\.run\("(\w+)"\)')
-_VALUES = {bool: "", int: "=INTEGER", float: "=NUMBER", str: "=TEXT"}
 
 # The public names by subject; every name of `bert_tf.__all__` has one.
 _SUBJECTS = {
@@ -100,18 +100,19 @@ def _command_pages() -> dict[str, str]:
             ]
         )
         rows.append(f"| [{subcommand}]({name}.md) | `{path}` | {title} |")
-    overview = [
-        "# Commands",
-        "",
-        "Each command is a script of the repository and a subcommand of "
-        "`bert-tf`. `--help` prints the flags by subject, as on these pages; "
-        "`--flagfile=FILE` reads flags from a file, one a line.",
-        "",
-        "| command | script | |",
-        "|---|---|---|",
-        *rows,
-    ]
-    return {f"{COMMANDS}index.md": "\n".join(overview) + "\n", **commands}
+    overview = (
+        "# Commands\n\nEach command is a script of the repository and a "
+        "subcommand of `bert-tf`. `--help` prints the flags by subject, as on "
+        "these pages; `--flagfile=FILE` reads flags from a file, one a line.\n"
+    )
+    overview = "\n".join([overview, *_table("command", "script", rows=rows)])
+    return {f"{COMMANDS}index.md": f"{overview}\n", **commands}
+
+
+def _table(*names: str, rows: Iterable[str]) -> list[str]:
+    """Returns the lines of a table; its last column has no name."""
+    header = [*names, ""]
+    return [f"| {' | '.join(header)}|", "|---" * len(header) + "|", *rows]
 
 
 def _flag_tables(config_cls: type) -> Iterator[str]:
@@ -130,25 +131,22 @@ def _flag_tables(config_cls: type) -> Iterator[str]:
             names = (f"`{_form(x, annotations[x.name])}`" for x in members)
             yield ", ".join(names) + "\n"
             continue
-        yield "| flag | default | |"
-        yield "|---|---|---|"
+        rows = []
         for field in members:
             form = _form(field, annotations[field.name])
             text = _cell(field.metadata["help"])
             if choices := field.metadata["choices"]:
                 text += " One of " + ", ".join(f"`{x}`" for x in choices) + "."
-            yield f"| `{form}` | {_default(field)} | {text} |"
-        yield ""
+            rows.append(f"| `{form}` | {_default(field)} | {text} |")
+        yield from [*_table("flag", "default", rows=rows), ""]
 
 
 def _form(field: dataclasses.Field, annotation: Any) -> str:
     """Returns the usage of a flag, such as `--seed=INTEGER`."""
-    if isinstance(annotation, types.UnionType):
-        (annotation,) = set(typing.get_args(annotation)) - {type(None)}
-    name = field.metadata["name"] or field.name
-    if annotation is bool:
+    name, kind = cli.flag_name(field), cli.value_type(annotation)
+    if kind is bool:
         return f"--[no]{name}"
-    return f"--{name}{_VALUES[annotation]}"
+    return f"--{name}={cli.VALUE_NAMES[kind]}"
 
 
 def _default(field: dataclasses.Field) -> str:
@@ -182,8 +180,7 @@ def _markdown(docstring: str) -> str:
 
 def public_names() -> dict[str, str]:
     """Returns the module of each name in `bert_tf.__all__`."""
-    tree = ast.parse((ROOT / "bert_tf/__init__.py").read_text("utf-8"))
-    for node in tree.body:
+    for node in _parse("bert_tf").body:
         if isinstance(node, ast.Assign) and node.targets[0].id == "_HOMES":
             return ast.literal_eval(node.value)
     raise UndocumentedError("bert_tf/__init__.py must define _HOMES.")
@@ -194,15 +191,19 @@ def _module_path(module: str) -> pathlib.Path:
     return path if path.exists() else path.with_suffix("") / "__init__.py"
 
 
-def _title(name: str) -> str:
-    """Returns the first line of the docstring of a dotted name."""
-    module, _, name = name.rpartition(".")
-    tree = ast.parse(_module_path(module).read_text(encoding="utf-8"))
-    for node in tree.body:
-        if getattr(node, "name", None) == name:
-            if docstring := ast.get_docstring(node):
-                return docstring.partition("\n")[0]
-    raise UndocumentedError(f"{module}.{name} has no docstring.")
+def _parse(module: str) -> ast.Module:
+    return ast.parse(_module_path(module).read_text(encoding="utf-8"))
+
+
+def _title(module: str, name: str = "") -> str:
+    """Returns the first line of the docstring of a module or a name in it."""
+    tree = _parse(module)
+    nodes = [x for x in tree.body if getattr(x, "name", None) == name]
+    for node in nodes if name else [tree]:
+        if docstring := ast.get_docstring(node):
+            return docstring.partition("\n")[0]
+    where = f"{module}.{name}".rstrip(".")
+    raise UndocumentedError(f"{where} has no docstring.")
 
 
 def _api_pages() -> dict[str, str]:
@@ -214,34 +215,30 @@ def _api_pages() -> dict[str, str]:
             "tools/docs_reference.py must list every name of bert_tf.__all__ "
             f"once. Received: {different}."
         )
-    overview = [
-        "# Python API",
-        "",
-        "`import bert_tf` gives the names of the first table. The others are "
-        "of the modules that their paths name.",
-        "",
-        "| name | |",
-        "|---|---|",
-    ]
+    rows: dict[str, list[str]] = {"name": [], "to extend it": [], "package": []}
     found = {}
     for page, (heading, names) in _SUBJECTS.items():
         paths = [f"{homes[name]}.{name}" for name in names]
         for name, path in zip(names, paths, strict=True):
-            title = _cell(_title(path))
-            overview.append(f"| [`{name}`]({page}.md#{path}) | {title} |")
+            title = _cell(_title(homes[name], name))
+            rows["name"].append(f"| [`{name}`]({page}.md#{path}) | {title} |")
         found[f"{API}{page}.md"] = _objects(heading, paths)
-    overview += ["", "| to extend it | |", "|---|---|"]
     for path in _EXTENSION:
-        title = _cell(_title(path))
-        overview.append(f"| [`{path}`](extension.md#{path}) | {title} |")
+        title = _cell(_title(*path.rsplit(".", 1)))
+        row = f"| [`{path}`](extension.md#{path}) | {title} |"
+        rows["to extend it"].append(row)
     found[f"{API}extension.md"] = _objects("Extension", _EXTENSION)
     for room in _rooms():
-        page = f"rooms/{room}.md"
-        found[f"{API}{page}"] = _room_page(room)
-    overview += ["", "| package | |", "|---|---|"]
-    for room in _rooms():
-        title = _cell(_module_title(f"bert_tf.{room}"))
-        overview.append(f"| [`bert_tf.{room}`](rooms/{room}.md) | {title} |")
+        found[f"{API}rooms/{room}.md"] = _room_page(room)
+        title = _cell(_title(f"bert_tf.{room}"))
+        row = f"| [`bert_tf.{room}`](rooms/{room}.md) | {title} |"
+        rows["package"].append(row)
+    overview = [
+        "# Python API\n\n`import bert_tf` gives the names of the first table. "
+        "The others are in the modules that their paths name."
+    ]
+    for name, lines in rows.items():
+        overview += ["", *_table(name, rows=lines)]
     return {f"{API}index.md": "\n".join(overview) + "\n", **found}
 
 
@@ -258,17 +255,9 @@ def _rooms() -> list[str]:
     return sorted(set(names) - {"__main__", "commands"})
 
 
-def _module_title(module: str) -> str:
-    tree = ast.parse(_module_path(module).read_text(encoding="utf-8"))
-    docstring = ast.get_docstring(tree)
-    if not docstring:
-        raise UndocumentedError(f"{module} has no docstring.")
-    return docstring.partition("\n")[0]
-
-
 def _room_page(room: str) -> str:
     """Returns a page with the modules of a package and their public names."""
-    lines = [f"# bert_tf.{room}\n", _escape(_module_title(f"bert_tf.{room}"))]
+    lines = [f"# bert_tf.{room}\n", _escape(_title(f"bert_tf.{room}"))]
     path = _module_path(f"bert_tf.{room}")
     paths = (
         sorted(path.parent.rglob("*.py")) if path.stem == "__init__" else [path]
@@ -276,20 +265,15 @@ def _room_page(room: str) -> str:
     for path in paths:
         module = path.relative_to(ROOT).with_suffix("").as_posix()
         module = module.replace("/", ".").removesuffix(".__init__")
-        tree = ast.parse(path.read_text(encoding="utf-8"))
         if module != f"bert_tf.{room}":
-            lines += [f"\n## {module}\n", _escape(_module_title(module))]
-        rows = []
-        for node in tree.body:
-            if isinstance(
-                node, ast.ClassDef | ast.FunctionDef
-            ) and not node.name.startswith("_"):
-                form = node.name + (
-                    "" if isinstance(node, ast.ClassDef) else "()"
-                )
-                rows.append(
-                    f"| `{form}` | {_cell(_title(f'{module}.{node.name}'))} |"
-                )
+            lines += [f"\n## {module}\n", _escape(_title(module))]
+        ends = {ast.ClassDef: "", ast.FunctionDef: "()"}
+        rows = [
+            f"| `{node.name}{ends[type(node)]}` | "
+            f"{_cell(_title(module, node.name))} |"
+            for node in _parse(module).body
+            if type(node) in ends and not node.name.startswith("_")
+        ]
         if rows:
-            lines += ["", "| name | |", "|---|---|", *rows]
+            lines += ["", *_table("name", rows=rows)]
     return "\n".join(lines) + "\n"

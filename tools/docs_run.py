@@ -1,9 +1,8 @@
 """Executes the code blocks of the documentation: `make docs-test`.
 
 Each page runs from top to bottom in its own folder, which has the scripts, and
-tiny models under the names of real models. `python` is forked from a process
-that has imported TensorFlow, or else each command of a page, up to thirty of
-them, would import it.
+tiny models under the names of real models. A page has up to thirty commands, so
+`python` is forked from a process that has imported TensorFlow.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ _SHORTER = {
     "distill": ["--xla=off", "--num_train_epochs=1"],
     "pretrain.": ["--xla=off", "--num_train_steps=9", "--num_warmup_steps=1"],
 }
-# A page that trains the classifier before it uses it gets no finished one.
+# A page that trains the classifier itself gets no finished one.
 _TRAINS = "--output_dir=output/topics "
 _READY = "http://localhost:8501/readyz"
 # Pages with a server use the same port, so only one of them runs at a time.

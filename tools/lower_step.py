@@ -2,11 +2,15 @@
 
 
 def lower(step, iterator):
-    """Returns a step's serialized HLO, its arguments' values and its variables.
+    """Returns a step as serialized HLO, and all that it reads.
 
     Args:
       step: A `TrainingStep`.
       iterator: Yields batches.
+
+    Returns:
+      The HLO, the values of the arguments, the values of the variables, and the
+      variables' handles.
     """
     import tensorflow as tf
     from tensorflow.compiler.xla.service import hlo_pb2

@@ -17,7 +17,7 @@ from absl import flags
 from tests.support import environments
 from tests.support import minilm
 
-_DRY_RUN = flags.DEFINE_bool("dry_run", True, "Whether to write nothing.")
+_DRY_RUN = flags.DEFINE_bool("dry_run", True, "Write nothing.")
 
 
 def main(argv: list[str]) -> None:

@@ -27,7 +27,7 @@ from bert_tf.commands.create_pretraining_data import CreatePretrainingDataConfig
 from bert_tf.commands.pretrain import PretrainConfig
 from bert_tf.flags import cli
 
-_FOLDER = flags.DEFINE_string("folder", None, "Of the run to write.")
+_FOLDER = flags.DEFINE_string("folder", None, "Folder of the run to write.")
 _WEIGHTS = flags.DEFINE_string("weights", None, "Files of weights to read.")
 _STORE = flags.DEFINE_string(
     "store", "hlo", "Folder of the tokens, made if they are missing."

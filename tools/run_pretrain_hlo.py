@@ -110,12 +110,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+")
     parser.add_argument("--store", default="hlo/tokens")
-    parser.add_argument("--output", default="", help="Default: the folders.")
+    parser.add_argument(
+        "--output", default="", help="Folder of weights (default: the runs')."
+    )
     parser.add_argument(
         "--last_only", action="store_true", help="Keep only the last weights."
     )
     parser.add_argument("--stop_at_step", type=int, default=1 << 30)
-    parser.add_argument("--seed", type=int, default=1, help="Of the order.")
+    parser.add_argument("--seed", type=int, default=1, help="Seed of orders.")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     print(jax.devices()[0].device_kind, jaxlib.__version__, flush=True)

@@ -20,7 +20,7 @@ from bert_tf.config import BertConfig
 _TOKENS_PER_SECOND = flags.DEFINE_float(
     "tokens_per_second",
     None,
-    "What one accelerator does of BERT-base at length 128, in any precision.",
+    "Rate of one accelerator, BERT-base at length 128, in every precision.",
 )
 _NETWORK = flags.DEFINE_float(
     "network", None, "GB/s of an all-reduce between hosts (NCCL's busbw)."

@@ -109,9 +109,9 @@ def main() -> None:
         "--peak",
         type=float,
         default=989.0,
-        help="Dense TFLOP/s; H100 and H200.",
+        help="The GPU's dense TFLOP/s (default: of an H100 or H200).",
     )
-    parser.add_argument("--json", default="steps.json", help="Of all results.")
+    parser.add_argument("--json", default="steps.json", help="File to write.")
     options = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     product = measure_product(8192, 50)

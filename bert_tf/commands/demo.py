@@ -66,7 +66,9 @@ class DemoConfig(options.Flags):
 
     output_dir: str = options.output("Directory for all files.", ".demo")
     num_train_steps: int = options.training(
-        "Pretraining steps; 0 means those that its required scores need.", 0
+        f"Pretraining steps; 0 means {TRAIN_STEPS}, after which the demo also "
+        "checks its scores.",
+        0,
     )
 
 

@@ -17,6 +17,7 @@ export/ accept its model. The same command resumes from the last checkpoint.
 """
 
 import dataclasses
+import functools
 import math
 
 from bert_tf.flags import options
@@ -32,6 +33,7 @@ _STUDENT_FLAGS = (
     "vocab_file",
     "init_checkpoint",
 )
+_shape = functools.partial(options.model, at_least=1, not_with=_STUDENT_FLAGS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,39 +69,31 @@ class DistillConfig(FilesConfig):
         at_least=3,
     )
 
-    num_hidden_layers: int | None = options.model(
-        "Layers of a new student, L; replaces --pretrained_model_dir.",
-        at_least=1,
-        not_with=_STUDENT_FLAGS,
+    num_hidden_layers: int | None = _shape(
+        "Layers of a new student, L; replaces --pretrained_model_dir."
     )
-    hidden_size: int | None = options.model(
-        "Width of a new student, H (default: the teacher's).",
-        at_least=1,
-        not_with=_STUDENT_FLAGS,
+    hidden_size: int | None = _shape(
+        "Width of a new student, H (default: the teacher's)."
     )
-    num_attention_heads: int | None = options.model(
+    num_attention_heads: int | None = _shape(
         "Attention heads of a new student, A (default: the teacher's if the "
-        "width is equal, else H / 64 as in the paper).",
-        at_least=1,
-        not_with=_STUDENT_FLAGS,
+        "width is equal, else H / 64 as in the paper)."
     )
-    intermediate_size: int | None = options.model(
+    intermediate_size: int | None = _shape(
         "Feed-forward width of a new student (default: the teacher's if the "
-        "width is equal, else 4 H as in the paper).",
-        at_least=1,
-        not_with=_STUDENT_FLAGS,
+        "width is equal, else 4 H as in the paper)."
     )
     initialize_from_teacher: bool = options.model(
-        "Initialize a new student of the teacher's width with "
-        "--teacher_layers, the embeddings and the head, a narrower one with "
-        "projected embeddings.",
+        "Initialize a new student from the teacher: at equal width with "
+        "--teacher_layers, the embeddings and the head; if it is narrower, "
+        "with projected embeddings.",
         True,
         not_with=_STUDENT_FLAGS,
     )
     teacher_layers: str | None = options.distillation(
         "Teacher layer for each student layer, from 1, separated by commas: "
         "for initialization and for the hidden-state loss (default: evenly "
-        "spaced, the last for the last)."
+        "spaced, up to the teacher's last)."
     )
     distillation_weight: float = options.distillation(
         "Weight of the teacher's soft targets in the loss, 0 to 1; the "

@@ -68,8 +68,8 @@ class ExperimentsConfig(ModelSourceConfig):
         False,
     )
     max_minutes: float | None = options.reporting(
-        "End after the command during which this many minutes have passed "
-        "(default: run all cells)."
+        "Start no further step after this many minutes (default: run all "
+        "cells)."
     )
 
     def check(self) -> None:

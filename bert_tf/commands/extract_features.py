@@ -33,8 +33,8 @@ class ExtractFeaturesConfig(ModelSourceConfig):
         "JSON lines to write, in the original's format.", options.REQUIRED
     )
     layers: str = options.evaluation(
-        "Layers to write, separated by commas; of the default a smaller model "
-        "writes the layers it has.",
+        "Layers to write, separated by commas; by default, a smaller model "
+        "writes those of the four that it has.",
         "-1,-2,-3,-4",
     )
     bert_config_file: str | None = options.model(

@@ -22,9 +22,9 @@ class ExtractTextConfig(BeamConfig):
 
     input_file: str = options.data(
         "Files to read: comma-separated globs, each with an optional "
-        "language before it, as en=GLOB, unless files have that whole name. "
-        "Wikipedia's XML dumps, .jsonl, Parquet and text; also .gz, .bz2, .xz "
-        "and .zst. Of a folder, all Parquet files.",
+        "language before it, such as en=GLOB, unless files have that whole "
+        "name. Wikipedia's XML dumps, .jsonl, Parquet and text; also .gz, "
+        ".bz2, .xz and .zst. A folder stands for its Parquet files.",
         options.REQUIRED,
         affects="place",
     )
@@ -57,13 +57,13 @@ class ExtractTextConfig(BeamConfig):
         "Drop documents that are equal to an earlier one.", True
     )
     duplicate_paragraph_length: int = options.data(
-        "Drop paragraphs of so many characters and more that are equal to an "
-        "earlier one; 0 keeps them.",
+        "Drop paragraphs of at least this many characters that are equal to "
+        "an earlier one; 0 keeps them.",
         200,
     )
     near_duplicate_threshold: float = options.data(
-        "Drop documents whose words are similar to those of an earlier one: "
-        "estimated Jaccard similarity of their 5-word sequences, as 0.8; 0 "
+        "Drop documents with at least this similarity to an earlier one, such "
+        "as 0.8: the estimated Jaccard similarity of their 5-word sequences; 0 "
         "keeps them.",
         0.0,
         **options.SHARE,
@@ -86,14 +86,14 @@ class ExtractTextConfig(BeamConfig):
         **options.SHARE,
     )
     languages: str | None = options.data(
-        "Keep only documents in these languages, as en,de."
+        "Keep only documents in these languages, such as en,de."
     )
     fix_encoding: bool = options.data(
-        "Repair text that was decoded wrongly, as schÃ¶n, with ftfy.", False
+        "Repair wrongly decoded text, such as schÃ¶n, with ftfy.", False
     )
     exclude_file: str | None = options.data(
-        "Drop documents that share 13 words in a row with these files, as a "
-        "task's dev set: comma-separated globs of .json, .jsonl, .csv, "
+        "Drop documents that share 13 words in a row with these files, such "
+        "as a task's dev set: comma-separated globs of .json, .jsonl, .csv, "
         "Parquet, and text with tabs between columns; also .gz.",
         reads="files",
     )
@@ -105,8 +105,8 @@ class ExtractTextConfig(BeamConfig):
     )
     language_sampling: float | None = options.data(
         "Exponent S of the languages' shares: a language with the share p of "
-        "the characters gets one in proportion to p^S. The multilingual BERT "
-        "has 0.7.",
+        "the characters gets a share proportional to p^S. Multilingual BERT "
+        "was trained with 0.7.",
         **options.SHARE,
     )
     replace_invalid_utf8: bool = options.data(

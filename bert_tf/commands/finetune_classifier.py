@@ -68,8 +68,8 @@ class ClassifierConfig(NamedTaskConfig):
         "label:weight,label:weight,... (default: 1 for each label)."
     )
     few_shot: bool = options.training(
-        "Learn from a few texts of each label, best below 50: train embeddings "
-        "by pairs of texts, then a linear head on them.",
+        "Learn from few texts of each label, best below 50: train embeddings "
+        "on pairs of texts, then a linear head on the embeddings.",
         False,
         needs="do_train",
         not_with=(
@@ -87,26 +87,28 @@ class ClassifierConfig(NamedTaskConfig):
         at_least=1,
     )
     calibrate: bool | None = options.scoring(
-        "Fit the probabilities on the dev set, and the thresholds of "
-        "multi_label; with --few_shot alone by cross-validation (default: in "
-        "training on your own labels with --do_eval or --few_shot).",
+        "Fit the probabilities, and the thresholds of multi_label, on the dev "
+        "set, or for --few_shot without a dev set by cross-validation "
+        "(default: true if a run with --do_eval or --few_shot trains on your "
+        "own labels).",
         needs=("do_eval", "few_shot"),
     )
     reject_below: float | None = options.scoring(
-        "Answer --reject_label below this probability of the best label.",
+        "Answer --reject_label if the best label is less probable than this.",
         above=0,
         below=1,
         not_with="reject_precision",
     )
     reject_precision: float | None = options.scoring(
-        "Choose --reject_below on the dev set, for this precision of answers.",
+        "Choose the value of --reject_below on the dev set, so that this share "
+        "of the answers that are not rejected is correct.",
         above=0,
         below=1,
         needs=("do_eval", "few_shot"),
     )
     reject_label: str | None = options.scoring(
-        "Answer to rejected texts (default: none of these), and the label of "
-        "such rows in dev and test sets.",
+        "Answer for rejected texts, and in dev and test sets the label of rows "
+        "that should be rejected (default: none of these).",
         needs=("reject_below", "reject_precision"),
     )
 
@@ -157,18 +159,7 @@ def _check_few(task_files: Any, config: ClassifierConfig) -> None:
 
 
 def find_files(config: ClassifierConfig, stored: Mapping[str, Any]):
-    """Returns the `ClassificationFiles` of the flags.
-
-    Reads only the files that define the labels and their weights.
-
-    Args:
-      config: The flags.
-      stored: The contents of the model's task.json, which sets the labels and
-        their order; {} if the run trains.
-
-    Raises:
-      UserError: If a file is missing or invalid, or does not fit the model.
-    """
+    """Returns the `ClassificationFiles` of the flags."""
     from bert_tf.tasks.classification import labels as label_values
     from bert_tf.tasks.task_files import TRAIN
 
@@ -305,13 +296,7 @@ def build_task(
     stored_task: Mapping[str, Any] | None,
     task_files: Any = None,
 ):
-    """Returns the `ClassificationTask` of the flags.
-
-    Args:
-      config: The flags.
-      stored_task: Contents of the model's task.json; None if the run trains.
-      task_files: Result of `find_files`; if None, `find_files` is called.
-    """
+    """Returns the `ClassificationTask` of the flags."""
     from bert_tf.tasks import metrics
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.classification.task import ClassificationTask

@@ -38,7 +38,8 @@ class EmbeddingsConfig(FinetuneConfig):
     )
 
     optimizer: str = options.training(
-        "Optimizer. bert_adam, without bias correction, starts too fast.",
+        "Optimizer. bert_adam lacks bias correction, so its first steps are "
+        "too large.",
         "adamw",
         choices=groups.OPTIMIZERS,
     )

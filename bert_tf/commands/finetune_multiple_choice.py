@@ -55,7 +55,7 @@ class MultipleChoiceConfig(NamedTaskConfig):
             "--label_column must not be empty; a test set may lack it.",
         )
         columns = [
-            *self.choices_of_flag(),
+            *options.values(self, "choice_columns"),
             *(x for x in (self.context_column, self.label_column) if x),
         ]
         options.require(
@@ -64,10 +64,6 @@ class MultipleChoiceConfig(NamedTaskConfig):
             "different columns. Received: "
             f"{', '.join(map(repr, columns))}.",
         )
-
-    def choices_of_flag(self) -> tuple[str, ...]:
-        """Returns the names in --choice_columns, or () if it is not set."""
-        return options.values(self, "choice_columns")
 
 
 def main(config: MultipleChoiceConfig) -> None:
@@ -83,27 +79,16 @@ def main(config: MultipleChoiceConfig) -> None:
 
 
 def find_files(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
-    """Returns the `MultipleChoiceFiles` of the flags.
-
-    Args:
-      config: The flags.
-      stored: The contents of the model's task.json, which sets the default
-        columns; {} if the run trains.
-
-    Raises:
-      UserError: If a file is missing.
-    """
+    """Returns the `MultipleChoiceFiles` of the flags."""
     from bert_tf.tasks import dev_split
-    from bert_tf.tasks.multiple_choice import (
-        examples as multiple_choice_examples,
-    )
+    from bert_tf.tasks.multiple_choice.examples import OFFICIAL
     from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 
     if config.is_custom:
         columns = _columns(config, stored.get("columns") or {})
         files = config.named_files()
     else:
-        official = multiple_choice_examples.OFFICIAL[config.task_name]
+        official = OFFICIAL[config.task_name]
         columns = official.columns
         files = {
             kind: official.find_file(config.data_dir, kind)
@@ -125,7 +110,7 @@ def _columns(config: MultipleChoiceConfig, stored: Mapping[str, Any]):
         context = config.context_column or None
     return Columns(
         choices=(
-            config.choices_of_flag()
+            options.values(config, "choice_columns")
             or tuple(stored.get("choices", ("choices",)))
         ),
         context=context,
@@ -140,13 +125,7 @@ def build_task(
     stored_task: Mapping[str, Any] | None,
     task_files: Any = None,
 ):
-    """Returns the `MultipleChoiceTask` of the flags.
-
-    Args:
-      config: The flags.
-      stored_task: Contents of the model's task.json; None if the run trains.
-      task_files: Result of `find_files`; if None, `find_files` is called.
-    """
+    """Returns the `MultipleChoiceTask` of the flags."""
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 
@@ -157,6 +136,6 @@ def build_task(
     return MultipleChoiceTask(
         **task_files.arguments(),
         max_seq_length=length,
-        head=stored.get("head", "linear") if stored_task else config.head,
+        head=stored.get("head", "linear") if stored else config.head,
         head_dropout_prob=config.head_dropout_prob,
     )

@@ -228,14 +228,7 @@ def build_task(
     stored_task: Mapping[str, Any] | None,
     task_files: Any = None,
 ):
-    """Returns the `SquadTask` that the flags describe.
-
-    Args:
-      config: The flags.
-      stored_task: The model's task.json, which sets the head and the default of
-        --null_score_diff_threshold; None if the run trains.
-      task_files: The result of `read`; with None, the files are not read.
-    """
+    """Returns the `SquadTask` of the flags; reads files if it gets none."""
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.squad.task import SquadTask
 
@@ -260,6 +253,6 @@ def build_task(
         **reading,
         null_score_diff_threshold=threshold,
         head=head,
-        # With one padded length, padding takes part as in the original.
+        # One padded length reproduces the original, whose softmax has padding.
         mask_padding=config.num_length_buckets != 1,
     )

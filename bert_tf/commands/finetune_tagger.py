@@ -35,12 +35,6 @@ from bert_tf.flags.finetune import FilesConfig
 # The paper states no learning rate for feature-based taggers. The BiLSTMs start
 # from random weights, so this rate is higher than in fine-tuning.
 _FEATURE_BASED_RATE = "1e-3"
-# Defaults for training; a trained model's task.json has its own values.
-_TAGGER_DEFAULTS = {
-    "word_column": "0",
-    "tag_column": "-1",
-    "context": "document",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,12 +53,12 @@ class TaggerConfig(FilesConfig):
         "the model's if it is only used, else -1)."
     )
     sentence_column: str | None = options.data(
-        "Column with the number or name of the sentence, as for "
-        "--word_column, of files without empty lines between sentences."
+        "Column with a sentence's number or name, given as for --word_column, "
+        "for files without empty lines between sentences."
     )
     comment_prefix: str | None = options.data(
-        "Skip lines before a sentence that begin with this (default: # where "
-        "the line cannot be a word with its tag). An empty one skips none."
+        "Skip lines before a sentence that begin with this (default: #, unless "
+        "the line can be a word with its tag). An empty value skips no line."
     )
     labels: str | None = options.data(
         "Names of the tags 0, 1, ..., separated by commas, for files with "
@@ -111,9 +105,12 @@ class TaggerConfig(FilesConfig):
             default = _FEATURE_BASED_RATE if is_new else DEFAULT_RATE
             object.__setattr__(self, "learning_rate", default)
         if self.do_train:
+            from bert_tf.tasks.tagging.examples import TaggingFiles
+
             # Without training, leave these flags None, so task.json sets them.
-            for name, default in _TAGGER_DEFAULTS.items():
+            for name in ("word_column", "tag_column", "context"):
                 if getattr(self, name) is None:
+                    default = str(getattr(TaggingFiles, name))
                     object.__setattr__(self, name, default)
         super().__post_init__()
 
@@ -140,15 +137,6 @@ class TaggerConfig(FilesConfig):
             f"commas. Received: {self.layer_combination!r}.",
         )
         return names or (None,)
-
-    def reading(self) -> dict[str, Any]:
-        """Returns the flags on columns, comments and tags; None if not set."""
-        columns = ("word_column", "tag_column", "sentence_column")
-        return {
-            **{name: self.parse_column(name) for name in columns},
-            "comment_prefix": self.comment_prefix,
-            "tag_names": options.values(self, "labels") or None,
-        }
 
     def parse_column(self, name: str) -> int | str | None:
         """Returns a column flag as a number or a name, or None if not set."""
@@ -182,16 +170,7 @@ def main(config: TaggerConfig) -> None:
 
 
 def find_files(config: TaggerConfig, stored: Mapping[str, Any]):
-    """Returns the `TaggingFiles` of the flags; reads the training set.
-
-    Args:
-      config: The flags.
-      stored: The contents of the model's task.json, which sets the labels and
-        the defaults of columns and context; {} if the run trains.
-
-    Raises:
-      UserError: If a file is missing or invalid, or has no entity to learn.
-    """
+    """Returns the `TaggingFiles` of the flags."""
     from bert_tf.tasks import dev_split
     from bert_tf.tasks.tagging import examples as tagging_examples
     from bert_tf.tasks.task_files import TRAIN
@@ -224,8 +203,11 @@ def _reading(config: TaggerConfig, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Returns columns, context and stride from flags, `stored` or defaults."""
     from bert_tf.tasks.tagging.examples import TaggingFiles
 
+    columns = ("word_column", "tag_column", "sentence_column")
     flags = {
-        **config.reading(),
+        **{name: config.parse_column(name) for name in columns},
+        "comment_prefix": config.comment_prefix,
+        "tag_names": options.values(config, "labels") or None,
         "context": config.context,
         "doc_stride": config.doc_stride,
     }
@@ -242,17 +224,7 @@ def build_task(
     stored_task: Mapping[str, Any] | None,
     task_files: Any = None,
 ):
-    """Returns the `TaggingTask` of the flags.
-
-    Args:
-      config: The flags.
-      stored_task: The contents of the model's task.json, which sets labels,
-        head, approach and default stride; None if the run trains.
-      task_files: Result of `find_files`; if None, `find_files` is called.
-
-    Raises:
-      UserError: If the model is not a tagger.
-    """
+    """Returns the `TaggingTask` of the flags."""
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.tagging.task import TaggingTask
 

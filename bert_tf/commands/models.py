@@ -28,8 +28,8 @@ class ModelsConfig(ModelSourceConfig):
         "address of a .zip or .tar.gz file. Prints its local path."
     )
     push: str | None = options.model(
-        "Repository to make on Hugging Face's hub and to upload a model to: "
-        "hf://owner/name. It is public, unless it is made there before.",
+        "Repository on Hugging Face's hub to upload a model to: "
+        "hf://owner/name. If it does not exist, it is made, and is public.",
         needs="model_dir",
         not_with=("fetch", "offline"),
     )

@@ -14,6 +14,7 @@ the optimizer's state and the step, to continue that model's training.
 """
 
 import dataclasses
+import functools
 import os
 
 from bert_tf.config import HIDDEN_ACTS
@@ -22,16 +23,20 @@ from bert_tf.flags import options
 from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.flags.groups import TrainingDeviceConfig
 
+_masking = functools.partial(
+    options.training, **options.SHARE, needs="dynamic_masking"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     """Flags of run/pretrain.py; most of the first block are the original's."""
 
     bert_config_file: str = options.model_file(
-        "Model configuration, bert_config.json; configs/tiny/, "
-        "configs/base/ and configs/large/bert_config.json are part of bert_tf, "
-        "and configs/L-3_H-768_A-12/ and others for the sizes of Table 6 and "
-        "of the 24 miniatures; they follow the size of the vocabulary.",
+        "Model configuration, bert_config.json. bert_tf has configs/tiny/, "
+        "configs/base/ and configs/large/bert_config.json, and others such as "
+        "configs/L-3_H-768_A-12/ for the sizes of Table 6 and of the 24 "
+        "miniatures; their vocab_size becomes the vocabulary's size.",
         options.REQUIRED,
     )
     input_file: str = options.data(
@@ -112,36 +117,28 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
     dynamic_masking: bool = options.training(
         "Draw new masks in each epoch.", False
     )
-    masked_lm_prob: float = options.training(
+    masked_lm_prob: float = _masking(
         "Share of tokens to predict, for --dynamic_masking.",
         0.15,
-        **options.SHARE,
-        needs="dynamic_masking",
     )
-    final_masked_lm_prob: float | None = options.training(
-        "Share that --masked_lm_prob approaches linearly until the last step "
-        "(default: it stays).",
-        **options.SHARE,
-        needs="dynamic_masking",
+    final_masked_lm_prob: float | None = _masking(
+        "Value that --masked_lm_prob approaches linearly until the last step "
+        "(default: no change)."
     )
-    mask_rate: float | None = options.training(
+    mask_rate: float | None = _masking(
         "Share of chosen tokens replaced with [MASK], for --dynamic_masking "
-        "(Table 8; default: as the records; beside one of the other two 0.8).",
-        **options.SHARE,
-        needs="dynamic_masking",
+        "(Table 8; default: as in the records, or 0.8 if --same_rate or "
+        "--random_rate is set)."
     )
-    same_rate: float | None = options.training(
+    same_rate: float | None = _masking(
         "Share of chosen tokens left unchanged, for --dynamic_masking "
-        "(default: as the records; beside one of the other two 0.1).",
-        **options.SHARE,
-        needs="dynamic_masking",
+        "(default: as in the records, or 0.1 if --mask_rate or --random_rate "
+        "is set)."
     )
-    random_rate: float | None = options.training(
+    random_rate: float | None = _masking(
         "Share of chosen tokens replaced with a random one, for "
-        "--dynamic_masking (default: as the records; beside one of the other "
-        "two 0.1).",
-        **options.SHARE,
-        needs="dynamic_masking",
+        "--dynamic_masking (default: as in the records, or 0.1 if --mask_rate "
+        "or --same_rate is set)."
     )
     use_next_sentence: bool = options.training(
         "Include the next-sentence loss.", True

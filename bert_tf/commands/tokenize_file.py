@@ -10,7 +10,6 @@ Each line of the output is a JSON object with the lists "ids", "tokens" and
 import dataclasses
 import json
 from collections.abc import Iterator
-from collections.abc import Sequence
 
 from bert_tf.flags import options
 from bert_tf.flags.groups import NormalizationConfig
@@ -75,23 +74,20 @@ def main(config: TokenizeFileConfig) -> None:
         output.write(b"")  # Creates a remote file even if there is no line.
         for lines in _read_parts(config.input_file):
             tokens = tokenize(tf.constant(lines, tf.string))
-            for row in zip(*(part.to_list() for part in tokens), strict=True):
-                output.write(_to_json(*row, vocabulary.tokens).encode())
+            for ids, starts, ends in zip(
+                *(part.to_list() for part in tokens), strict=True
+            ):
+                row = {
+                    "ids": ids,
+                    "tokens": [vocabulary.tokens[x] for x in ids],
+                    "offsets": list(zip(starts, ends, strict=True)),
+                }
+                text = json.dumps(row, ensure_ascii=False)
+                output.write(f"{text}\n".encode())
             bar.update(len(lines))
     logging.info(
         "Wrote the tokens of %d lines to %s.", bar.n, config.output_file
     )
-
-
-def _to_json(
-    ids: list[int], starts: list[int], ends: list[int], tokens: Sequence[str]
-) -> str:
-    values = {
-        "ids": ids,
-        "tokens": [tokens[token_id] for token_id in ids],
-        "offsets": list(zip(starts, ends, strict=True)),
-    }
-    return json.dumps(values, ensure_ascii=False) + "\n"
 
 
 def _read_parts(path: str) -> Iterator[list[str]]:

@@ -311,13 +311,12 @@ class Runner:
         return text
 
     def _words(self, step: Step, command: Command) -> list[str]:
-        words = cli.words(command[1])
-        return [self._fill(step, word) for word in words]
+        return [self._fill(step, word) for word in cli.words(command[1])]
 
     def _shell(self, step: Step, command: Command) -> str:
         """Returns a command for a shell in the folder of the clone."""
-        words = self._words(step, command)
-        return f"{errors.program(command[0])} {shlex.join(words)}"
+        words = shlex.join(self._words(step, command))
+        return f"{errors.program(command[0])} {words}"
 
 
 def current_commit() -> str:

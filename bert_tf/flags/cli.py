@@ -43,7 +43,8 @@ _DEFINERS = {
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
 }
-_VALUE_NAMES = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
+# Names of values in `--help` and on the site.
+VALUE_NAMES = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
 _HELP_WIDTH = 80
 _HELP_END = (
     "--flagfile=FILE reads flags from a file, one a line. --helpfull also "
@@ -62,14 +63,15 @@ _IS_MISSING = "must have a value other than None"
 _SEE_HELP = "; --help lists the flags."
 
 
-def _value_type(annotation: Any) -> type:
+def value_type(annotation: Any) -> type:
     """Returns the type without None: `int` for `int` and for `int | None`."""
     if isinstance(annotation, types.UnionType):
         (annotation,) = set(typing.get_args(annotation)) - {type(None)}
     return annotation
 
 
-def _flag_name(field: dataclasses.Field) -> str:
+def flag_name(field: dataclasses.Field) -> str:
+    """Returns the name of a field's flag."""
     return field.metadata["name"] or field.name
 
 
@@ -78,7 +80,7 @@ def define_flags(
 ) -> Callable[[], Any]:
     """Defines one flag per field; returns a function that reads the values."""
     annotations = typing.get_type_hints(config_cls)
-    fields = {_flag_name(x): x for x in dataclasses.fields(config_cls)}
+    fields = {flag_name(x): x for x in dataclasses.fields(config_cls)}
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING
         default = None if required else field.default
@@ -89,7 +91,7 @@ def define_flags(
                 name, default, choices, field.metadata["help"], **common
             )
         else:
-            define = _DEFINERS[_value_type(annotations[field.name])]
+            define = _DEFINERS[value_type(annotations[field.name])]
             define(name, default, field.metadata["help"], **common)
     return lambda: config_cls(
         **{
@@ -114,15 +116,25 @@ def parse(config_cls: type, command: Sequence[str]) -> Any:
     """Returns the configuration that the words of a command line describe.
 
     Raises:
-      UserError: If a flag is unknown, wrong or missing.
+      UserError: If a flag is unknown, wrong or missing, or a word is no flag.
     """
     values = flags.FlagValues()
     read_config = define_flags(config_cls, values)
+    _set_flags(["", *command], config_cls, values)
+    return read_config()
+
+
+def _set_flags(
+    argv: Sequence[str], config_cls: type, values: flags.FlagValues
+) -> list[str]:
+    """Sets the flags of a command line; returns the program's name."""
     try:
-        values(["", *flag_files.expand(command)])
+        rest = values([argv[0], *flag_files.expand(argv[1:])])
     except flags.Error as error:
         raise UserError(_flag_error(error, config_cls, values)) from error
-    return read_config()
+    if len(rest) > 1:
+        raise UserError(_stray_word(rest[1], config_cls))
+    return rest
 
 
 def command_line(script: str, config: Any) -> str:
@@ -137,7 +149,7 @@ def command_line(script: str, config: Any) -> str:
         if value not in (None, field.default):
             is_bool = isinstance(value, bool)
             quoted = value if is_bool else shlex.quote(str(value))
-            values[_flag_name(field)] = quoted
+            values[flag_name(field)] = quoted
     return " ".join([program(script), *words(values)])
 
 
@@ -153,13 +165,13 @@ def help_text(config_cls: type, description: str) -> str:
     def rank(field: dataclasses.Field) -> int:
         if field.default is dataclasses.MISSING:
             return 0
-        return 1 if _flag_name(field) in examples else 2
+        return 1 if flag_name(field) in examples else 2
 
     paragraphs = [errors.name_programs(description.strip())]
     fields = sorted(dataclasses.fields(config_cls), key=rank)
     for group in GROUPS:
         entries = [
-            _flag_help(field, _value_type(annotations[field.name]))
+            _flag_help(field, value_type(annotations[field.name]))
             for field in fields
             if field.metadata["group"] == group
         ]
@@ -170,15 +182,15 @@ def help_text(config_cls: type, description: str) -> str:
     return "\n\n".join(paragraphs) + "\n"
 
 
-def _flag_help(field: dataclasses.Field, value_type: type) -> str:
+def _flag_help(field: dataclasses.Field, kind: type) -> str:
     """Returns a flag's lines in `--help`: form and default, then the text."""
-    name, choices = _flag_name(field), field.metadata["choices"]
-    if value_type is bool:
+    name, choices = flag_name(field), field.metadata["choices"]
+    if kind is bool:
         form = f"--[no]{name}"
     elif choices:
         form = f"--{name}={{{', '.join(choices)}}}"
     else:
-        form = f"--{name}={_VALUE_NAMES[value_type]}"
+        form = f"--{name}={VALUE_NAMES[kind]}"
     if field.default is dataclasses.MISSING:
         form += " (required)"
     elif isinstance(field.default, bool):
@@ -234,14 +246,9 @@ def run(main: Callable[[Any], None]) -> None:
             sys.stdout.write(f"bert_tf {bert_tf.__version__}\n")
             sys.exit(0)
         try:
-            rest = flags.FLAGS([argv[0], *flag_files.expand(argv[1:])])
+            return _set_flags(argv, config_cls, flags.FLAGS)
         except UserError as error:
             _end(str(error))
-        except flags.Error as error:
-            _end(_flag_error(error, config_cls, flags.FLAGS))
-        if len(rest) > 1:
-            _end(_stray_word(rest[1], config_cls))
-        return rest
 
     interrupts.end_at_once()
     interrupt = interrupts.Interrupt()
@@ -274,7 +281,7 @@ def run(main: Callable[[Any], None]) -> None:
             logging.info("%s", stop)
             sys.exit(stop.status)
         except (Exception, KeyboardInterrupt):
-            # In an import, Ctrl-C may turn into any error: check `received`.
+            # Ctrl-C during an import can surface as any error.
             if not interrupt.received:
                 raise
             sys.stderr.write(interrupt.message)
@@ -289,7 +296,7 @@ def _end(message: str) -> typing.NoReturn:
 
 def _warn_of_ignored(config: Any) -> None:
     names = ", ".join(
-        f"--{_flag_name(field)}"
+        f"--{flag_name(field)}"
         for field in dataclasses.fields(config)
         if field.metadata["group"] == IGNORED and getattr(config, field.name)
     )
@@ -302,7 +309,7 @@ def _warn_of_ignored(config: Any) -> None:
 def _stray_word(word: str, config_cls: type) -> str:
     """Returns the message for an argument that belongs to no flag."""
     paths_read = [
-        _flag_name(field)
+        flag_name(field)
         for field in dataclasses.fields(config_cls)
         if field.metadata["reads"]
     ]
@@ -317,7 +324,7 @@ def _flag_error(
 ) -> str:
     """Returns the message for an unknown, wrong or missing flag."""
     text = str(error).splitlines()[0]
-    fields = {_flag_name(x): x for x in dataclasses.fields(config_cls)}
+    fields = {flag_name(x): x for x in dataclasses.fields(config_cls)}
     if isinstance(error, flags.UnrecognizedFlagError):
         name = error.flagname.removeprefix("no")
         names = [*fields, "flagfile", "help", "verbosity", "version"]
@@ -328,7 +335,7 @@ def _flag_error(
         name, value = wrong.groups()
         choices = fields[name].metadata["choices"] or ()
         annotation = typing.get_type_hints(config_cls)[fields[name].name]
-        words = _VALUE_WORDS.get(_value_type(annotation), "a number")
+        words = _VALUE_WORDS.get(value_type(annotation), "a number")
         words = f"one of {', '.join(choices)}" if choices else words
         hint = errors.did_you_mean(value, choices)
         return f"--{name} must be {words}. Received: {value!r}{hint}"

@@ -71,8 +71,8 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         at_least=3,
     )
     dev_fraction: float | None = options.data(
-        "Share of --train_file to hold out as the dev set, such as 0.1: the "
-        "same texts in each run, by a hash, and of each label its share; both "
+        "Share of each label's texts in --train_file to hold out as the dev "
+        "set, such as 0.1. A hash chooses the same texts in each run; both "
         "parts are written to <output_dir>/split.",
         above=0,
         below=1,

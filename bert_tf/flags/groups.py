@@ -76,9 +76,9 @@ class DeviceConfig(options.Flags):
         "Index of this worker in --worker_hosts, from 0.", needs="worker_hosts"
     )
     unpad: str = options.speed(
-        "Computation without padding: on computes the tokens alone, off the "
-        "padding too, auto what is faster. Results differ by rounding. "
-        "Training keeps the choice when it resumes.",
+        "Skip padding: on computes only tokens, off also computes padding, "
+        "auto chooses the faster way. Results differ by rounding. A resumed "
+        "run keeps the choice.",
         "auto",
         choices=UNPAD_MODES,
     )
@@ -89,8 +89,8 @@ class DeviceConfig(options.Flags):
         choices=PRECISIONS,
     )
     deterministic: bool | None = options.devices(
-        "Use only operations that repeat their results bit for bit; by default "
-        "on CPUs and TPUs, not on GPUs, which are slower so."
+        "Use only operations that repeat their results bit for bit (default: "
+        "true on CPUs and TPUs, false on GPUs, where they are slower)."
     )
     tensor_float_32: bool | None = options.devices(
         "Compute float32 products in TF32, with 10 bits after the point, as "
@@ -144,8 +144,8 @@ class TrainingDeviceConfig(DeviceConfig):
     num_tpu_cores: int | None = options.ignored()
     xla: str = options.devices(
         "XLA compilation of the training step: on compiles all of it, off "
-        "nothing, auto what suits the device: all of it on GPUs unless "
-        "--deterministic. The log reports what was compiled.",
+        "compiles nothing, auto compiles what suits the device: on GPUs all "
+        "of it unless --deterministic. The log reports what was compiled.",
         "auto",
         choices=XLA_MODES,
     )
@@ -159,8 +159,8 @@ class TrainingDeviceConfig(DeviceConfig):
         "Steps between checkpoints.", 1000, at_least=1
     )
     save_checkpoints_secs: int = options.reporting(
-        "Seconds between checkpoints, besides those of "
-        "--save_checkpoints_steps; 0 means none by time.",
+        "Also save a checkpoint after this many seconds; 0 saves only by "
+        "--save_checkpoints_steps.",
         120,
     )
     optimizer: str = options.training(

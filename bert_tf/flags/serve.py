@@ -37,8 +37,8 @@ class ServeLimits(options.Flags):
         "Maximum size of a gRPC message without compression, in bytes.", 4 << 20
     )
     max_message_fields: int = options.limits(
-        "Maximum number of fields of a gRPC message, nested ones and each "
-        "repetition, too; 8 integers in a packed list count as one.",
+        "Maximum number of fields of a gRPC message, including nested and "
+        "repeated fields; 8 integers in a packed list count as one.",
         100_000,
     )
     max_unpacked_bytes: int = options.limits(
@@ -61,8 +61,8 @@ class ServeLimits(options.Flags):
         64 << 20,
     )
     max_header_bytes: int = options.limits(
-        "Maximum size of a request's header, over gRPC of its metadata, in "
-        "bytes.",
+        "Maximum size of a REST request's header, or of a gRPC request's "
+        "metadata, in bytes.",
         64 << 10,
     )
     max_url_bytes: int = options.limits(
@@ -75,9 +75,9 @@ class ServeAccess(options.Flags):
     """Host names, API keys, TLS and reloading."""
 
     allowed_hosts: str | None = options.server(
-        "Comma-separated host names that REST requests may use, besides "
-        "localhost, 127.0.0.1 and [::1] if --host is one of them (default: "
-        "only these; any for another --host)."
+        "Comma-separated host names that REST requests may use; localhost, "
+        "127.0.0.1 and [::1] are added if --host is one of them (default: "
+        "these three, or any name for another --host)."
     )
     allow_reload: bool = options.server(
         "Let clients replace the served models by gRPC's "
@@ -148,10 +148,11 @@ class ServeConfig(ServeLimits, ServeAccess):
         choices=ENGINES,
     )
     search_file: str | None = options.model(
-        "Texts to search by meaning, at /search: comma-separated globs of .txt "
-        "files, whose lines (or paragraphs, of 20 short lines or fewer on "
-        "average) are texts, and tables with a column text. Newer versions of "
-        "the model are not loaded.",
+        "Texts to search by meaning, at /search: comma-separated globs of "
+        "tables with a column text, and of .txt files. Each line of a .txt "
+        "file is a text; if all lines are short and blank lines separate 20 "
+        "or fewer, each paragraph is. Newer versions of the model are not "
+        "loaded.",
         reads="files",
         needs="model_base_path",
         not_with="allow_reload",
@@ -177,13 +178,13 @@ class ServeConfig(ServeLimits, ServeAccess):
     )
     rest_api_header_timeout_in_ms: int = options.server(
         "Time for the header of a REST request or gRPC's handshake, in "
-        "milliseconds. A body has --rest_api_timeout_in_ms and 5 seconds.",
+        "milliseconds. The body has --rest_api_timeout_in_ms plus 5 seconds.",
         10000,
         at_least=1,
     )
     idle_timeout_in_ms: int = options.server(
-        "Time until an idle connection is closed, in milliseconds. Clients "
-        "reuse connections, and a longer time closes fewer of them early.",
+        "Time until an idle connection is closed, in milliseconds; until then, "
+        "its client can reuse it.",
         120000,
         at_least=1,
     )

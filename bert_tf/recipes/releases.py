@@ -105,10 +105,7 @@ def releases() -> tuple[Release, ...]:
 
 def find(name: str) -> Release | None:
     """Returns the release of a short name, None if there is none."""
-    for release in releases():
-        if name == release.name or name in release.also:
-            return release
-    return None
+    return next((x for x in releases() if name in (x.name, *x.also)), None)
 
 
 def parse_hub_name(name: str) -> re.Match | None:
