@@ -18,7 +18,7 @@ class Chunk:
       format: One of the values of --input_format, not "auto".
       payload: The bytes of the lines or pages. For Parquet, (row group, first
         row, stop row), with rows counted from the start of the row group.
-      header: The XML before the first page of a dump; else "".
+      header: The XML before the first page of a dump; else b"".
       language: The language given with the file, as in de=GLOB; else "".
     """
 
@@ -37,7 +37,7 @@ class Document:
     Attributes:
       id: The page's number in Wikipedia, or the value in --id_column, or else a
         hash of the text, so that a later extraction gives an equal id.
-      paragraphs: The lines of the text, stripped; no line is empty.
+      paragraphs: The lines of the text, stripped and not empty.
     """
 
     id: str
@@ -49,7 +49,7 @@ class Dropped:
     """A dropped document or paragraph.
 
     Attributes:
-      id: Id of the document, also if only a paragraph was dropped.
+      id: Id of the document, even if only a paragraph was dropped.
       reason: A few words, such as "redirect".
       text: The dropped text, or the title of a page that was not parsed.
     """
@@ -61,13 +61,10 @@ class Dropped:
 
 @dataclasses.dataclass
 class Reason:
-    """Everything that was dropped for one reason.
+    """Number, total length and samples of the texts dropped for one reason.
 
-    Attributes:
-      count: Number of dropped documents or paragraphs.
-      characters: Total length of these documents or paragraphs.
-      samples: [priority, id, text] of up to `NUM_SAMPLES` texts. A priority is
-        a hash, so the texts with the lowest priorities are a random sample.
+    `samples` has [priority, id, text] of up to `NUM_SAMPLES` texts. A priority
+    is a hash, so the texts with the lowest priorities are a random sample.
     """
 
     count: int = 0
@@ -76,24 +73,20 @@ class Reason:
 
 
 class Tally:
-    """Counts and samples of dropped text.
-
-    Attributes:
-      reasons: A dictionary from the name of a reason to its `Reason`.
-    """
+    """Counts and samples of dropped text: `reasons` has a `Reason` by name."""
 
     def __init__(self) -> None:
         self.reasons: dict[str, Reason] = {}
 
     def add(self, dropped: Dropped) -> None:
-        """Counts a document or paragraph."""
+        """Counts and samples a document or paragraph."""
         reason = self.reasons.setdefault(dropped.reason, Reason())
         reason.count += 1
         reason.characters += len(dropped.text)
         self.sample(dropped)
 
     def sample(self, dropped: Dropped) -> None:
-        """Samples a text if its priority is low; does not count it."""
+        """Samples a text if its priority is low, without counting it."""
         reason = self.reasons.setdefault(dropped.reason, Reason())
         data = f"{dropped.id}\0{dropped.text}".encode("utf-8", "surrogatepass")
         priority = hashlib.blake2b(data, digest_size=8).hexdigest()
@@ -113,12 +106,10 @@ class Tally:
             own.samples = sorted([*own.samples, *reason.samples])[:NUM_SAMPLES]
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the tally as JSON values, which `from_json` reads."""
         return {x: dataclasses.asdict(y) for x, y in self.reasons.items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Tally":
-        """Returns the tally from which `to_json` made the values."""
         tally = cls()
         tally.reasons = {x: Reason(**y) for x, y in values.items()}
         return tally

@@ -50,7 +50,7 @@ class Part:
     """The file of an extracted chunk.
 
     Attributes:
-      key: A hash of the chunk and of the flags; the file's name is <key>.npz.
+      key: The result of `part_key`; the file's name is <key>.npz.
       language: The language given as in --input_file=de=GLOB; else "".
       num_documents: Number of documents; 0 until the part has been read.
     """
@@ -71,7 +71,6 @@ def _write_part(
     prints: Fingerprints,
     tally: Tally,
 ) -> None:
-    """Writes a part; the file appears when it is complete."""
     lines = (
         json.dumps([x.id, *x.paragraphs], ensure_ascii=False) for x in documents
     )
@@ -111,8 +110,8 @@ class ExtractOptions:
 
     Attributes:
       config: The flags; parts depend only on `_FLAGS`.
-      excluded_file: An .npy file of 13-grams to exclude, or None.
-      excluded_hash: Hash of the 13-grams, or None.
+      excluded_file: An .npy file of hashes of 13-grams to exclude, or None.
+      excluded_hash: A hash of the contents of this file, or None.
     """
 
     config: Flags
@@ -128,8 +127,8 @@ class ExtractOptions:
 def part_key(chunk: Chunk, options: ExtractOptions) -> str:
     """Returns a hash of everything that a part depends on.
 
-    Equal chunks of different files share one part. If a complete file replaces
-    a truncated file, the chunks that stay equal are not extracted again.
+    Equal chunks of different files share a part. So if a complete file replaces
+    a truncated file, the chunks that both contain are not extracted again.
     """
     digest = hashlib.blake2b(digest_size=16)
     settings = [getattr(options.config, name) for name in _FLAGS]
@@ -193,8 +192,9 @@ def extract_on_beam(
 ) -> list[Part]:
     """Extracts the chunks that have no part yet; returns all parts.
 
-    Workers and launcher share the work folder, which lists each file's parts.
-    Raises `UserError` for unsuitable input, full disks or options of Beam.
+    Workers and launcher share the work folder, in which the workers list the
+    parts of each file. Raises `UserError` for unsuitable input, a full disk or
+    a wrong option of Beam.
     """
     # Imported here because Apache Beam is optional.
     from bert_tf.distribute import beam_runner
@@ -239,8 +239,7 @@ def _cut(
 def _extract_missing(
     options: ExtractOptions, element: tuple[Chunk, str]
 ) -> None:
-    """Writes the part of a chunk, unless an earlier attempt wrote it."""
-    chunk, path = element
+    chunk, path = element  # An earlier attempt may have written the part.
     if not os.path.exists(path):
         extract(chunk, options, path)
 

@@ -29,7 +29,7 @@ SHORT_PARAGRAPH = "short paragraph"
 FEW_LETTERS = "few letters"
 SHORT_DOCUMENT = "short document"
 OTHER_LANGUAGE = "other language"
-# Language detection reads only the first characters; more would take longer.
+# Language detection reads only this number of characters, to save time.
 _LANGUAGE_CHARACTERS = 2000
 
 NGRAM_LENGTH = 13
@@ -49,9 +49,13 @@ def clean(
     for paragraph in document.paragraphs:
         if config.fix_encoding:
             paragraph = fix_encoding(paragraph)
-        reason = _find_fault(paragraph, config)
-        if reason:
-            dropped.append(Dropped(document.id, reason, paragraph))
+        if len(paragraph) < config.min_paragraph_length:
+            dropped.append(Dropped(document.id, SHORT_PARAGRAPH, paragraph))
+        elif (
+            config.min_letter_share
+            and letter_share(paragraph) < config.min_letter_share
+        ):
+            dropped.append(Dropped(document.id, FEW_LETTERS, paragraph))
         elif paragraph:
             paragraphs.append(paragraph)
     text = "\n".join(paragraphs)
@@ -69,22 +73,11 @@ def clean(
     return dataclasses.replace(document, paragraphs=tuple(paragraphs)), dropped
 
 
-def _find_fault(paragraph: str, config: Flags) -> str | None:
-    if len(paragraph) < config.min_paragraph_length:
-        return SHORT_PARAGRAPH
-    if (
-        config.min_letter_share
-        and letter_share(paragraph) < config.min_letter_share
-    ):
-        return FEW_LETTERS
-    return None
-
-
 def fix_encoding(paragraph: str) -> str:
     """Returns the text without encoding damage, stripped and in one line.
 
-    By default, ftfy would also change quotation marks, ligatures, HTML entities
-    and the Unicode form; here they stay as they are.
+    Quotation marks, ligatures, HTML entities and the Unicode form stay as they
+    are; ftfy's defaults would change them.
 
     >>> fix_encoding("Der Himmel ist schÃ¶n, “sehr”")
     'Der Himmel ist schön, “sehr”'
@@ -107,7 +100,7 @@ def fix_encoding(paragraph: str) -> str:
 
 
 def letter_share(text: str) -> float:
-    """Returns the share of letters among the characters that are not spaces.
+    """Returns the share of letters among the characters other than spaces.
 
     Marks, such as the vowel signs of Hindi, count as letters.
 
@@ -161,10 +154,10 @@ def _load_identifier() -> Any:
 def read_ngrams(patterns: str) -> np.ndarray:
     """Returns the hashes of 13-grams to exclude, uint64 [n], sorted, distinct.
 
-    No 13-gram spans two texts. A text is a string value in a .json, .jsonl or
-    Parquet file, a cell of a .csv file, or a tab-separated cell of another
-    file. Raises `UserError` if a glob matches nothing, a file cannot be read,
-    or no text has 13 words.
+    A 13-gram is within one text: a string value in a .json, .jsonl or Parquet
+    file, a cell of a .csv file, or a tab-separated cell of another file. Raises
+    `UserError` if a glob matches nothing, a file cannot be read, or no text has
+    13 words.
     """
     found = [np.zeros(0, np.uint64)]
     for pattern in patterns.split(","):

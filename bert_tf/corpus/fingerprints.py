@@ -62,10 +62,10 @@ def hash_words(text: str) -> np.ndarray:
 
 
 def hash_ngrams(words: np.ndarray, length: int) -> np.ndarray:
-    """Returns a hash of each sequence of `length` words, of uint32 [words].
+    """Returns a hash of each n-gram of words, uint64 [words - length + 1].
 
-    The result is uint64 [words - length + 1], empty for fewer words. With a
-    length of 3, words a b c d give the hashes of (a b c) and (b c d).
+    `words` are hashes, uint32 [words]. With a length of 3, words a b c d give
+    the hashes of (a b c) and (b c d); fewer than 3 words give none.
     """
     count = max(len(words) - length + 1, 0)
     hashes = np.zeros(count, np.uint64)
@@ -113,7 +113,7 @@ def compute(
     White space in a paragraph is hashed as a single space. Signatures treat
     breaks between paragraphs as spaces, too.
     """
-    hashes, ids, counts = [], [], []
+    hashes, ids, sizes, counts = [], [], [], []
     paragraphs, lengths, signatures = [], [], []
     for document in documents:
         texts = [" ".join(text.split()) for text in document.paragraphs]
@@ -123,14 +123,13 @@ def compute(
         counts.append(len(texts))
         paragraphs += [int.from_bytes(_digest(text, 8)) for text in texts]
         lengths += map(len, document.paragraphs)
+        sizes.append(sum(map(len, document.paragraphs)))
         if with_signatures:
             signatures.append(compute_signature(" ".join(texts)))
-    first = np.cumsum([0, *counts])
-    total = np.cumsum([0, *lengths])
     return Fingerprints(
         documents=np.array(hashes, np.uint64).reshape(-1, 2),
         ids=np.array(ids, np.uint64),
-        sizes=np.diff(total[first]),
+        sizes=np.array(sizes, np.int64),
         num_paragraphs=np.array(counts, np.int64),
         paragraphs=np.array(paragraphs, np.uint64),
         lengths=np.array(lengths, np.int64),
@@ -143,8 +142,8 @@ def compute(
 def compute_signature(text: str) -> np.ndarray:
     """Returns the MinHash signature of a text's shingles, uint32 [NUM_PERM].
 
-    To estimate the Jaccard similarity of two sets of shingles, compute at what
-    share of positions their signatures are equal. A text of 1 to 4 words is one
+    The share of positions at which two signatures are equal estimates the
+    Jaccard similarity of their sets of shingles. A text of 1 to 4 words is one
     shingle. A text without words has a signature of `NO_SHINGLES` only.
     """
     words = hash_words(text)
@@ -158,7 +157,7 @@ def compute_signature(text: str) -> np.ndarray:
 
 
 def concatenate(parts: Iterable[Fingerprints], folder: str) -> Fingerprints:
-    """Concatenates parts, in order, as raw files in a folder, made if missing.
+    """Concatenates parts, in order, as raw files in a new or existing folder.
 
     Only one part is in memory at a time. The arrays are read-only memory maps.
     """

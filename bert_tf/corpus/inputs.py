@@ -50,10 +50,9 @@ _SAMPLE_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class InputFile:
-    """A file to read.
+    """A file to read, local or remote.
 
     Attributes:
-      path: Local or remote.
       format: One of the values of --input_format, not "auto".
       language: The language given as in --input_file=de=GLOB; else "".
     """
@@ -66,15 +65,14 @@ class InputFile:
 def find(patterns: str, input_format: str) -> list[InputFile]:
     """Returns the files of --input_file, in the order of its globs.
 
-    Raises:
-      UserError: If a glob matches nothing, a folder has no Parquet files, or
-        the format of a file is unknown.
+    Raises `UserError` if a glob matches nothing, a folder has no Parquet files,
+    or the format of a file is unknown.
     """
     found: dict[str, InputFile] = {}
     for pattern in map(str.strip, patterns.split(",")):
         language = ""
         given = _LANGUAGE.fullmatch(pattern)
-        # If a path such as lg=en/part.txt exists, its lg= is no language.
+        # In an existing path such as lg=en/part.txt, lg= is no language.
         if given and not glob.glob(pattern):
             language, pattern = given.groups()
         for path in expand(pattern, "--input_file"):
@@ -91,8 +89,7 @@ def find(patterns: str, input_format: str) -> list[InputFile]:
 def expand(pattern: str, flag: str) -> list[str]:
     """Returns the files that match a glob; for a folder, its Parquet files.
 
-    Raises:
-      UserError: If no file is found, or if a match is a pipe or a device.
+    Raises `UserError` if there is no file, or a match is a pipe or a device.
     """
     if paths.is_remote(pattern):
         return files.expand_globs(pattern, flag)
@@ -158,10 +155,8 @@ def split(
 ) -> Iterator[Chunk]:
     """Cuts a file into chunks of about 4 MB, between documents.
 
-    Only one chunk is in memory at a time.
-
-    Raises:
-      UserError: If the file is damaged, truncated, or not of its format.
+    Only one chunk is in memory at a time. Raises `UserError` if the file is
+    damaged, truncated, or not of its format.
     """
     if file.format == "parquet":
         yield from _split_parquet(file, on_bytes)
@@ -215,7 +210,7 @@ def _cut(
 
 
 def _split_dumps(pieces: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Cuts pieces where dumps start; yields (contents, begins a dump)."""
+    """Cuts pieces where dumps start; yields (contents, starts a dump)."""
     starts_dump = True
     for piece in pieces:
         # Pages write < as &lt;, so these bytes occur only where a dump starts.
@@ -249,7 +244,10 @@ def _read_utf8(
 def _find_end(
     contents: bytearray, separators: tuple[bytes, ...], searched: int
 ) -> int | None:
-    """Returns where the last separator in the first 4 MB ends, or the next."""
+    """Returns the end of the last separator in the first 4 MB, or of the next.
+
+    The first `searched` bytes contain no whole separator.
+    """
 
     def ends(find: Callable[..., int], *bounds: int) -> list[int]:
         places = [(find(x, *bounds), len(x)) for x in separators]

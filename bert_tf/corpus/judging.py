@@ -3,12 +3,12 @@
 Only the first of several equal texts is kept. The arrays of hashes may be
 larger than memory, so they are processed in partitions by value.
 
-Near-duplicate documents are found by locality-sensitive hashing on disk.
-Signatures are cut into bands. Documents that share a band are compared, and
-are near duplicates if their estimated similarity reaches the threshold. The
-index is a file with one 64-bit key for each band of a document. The library
-datasketch, which computes the signatures, would keep the index in Python
-dictionaries, which take tens of gigabytes for 10 million documents.
+Near duplicates are found by locality-sensitive hashing on disk. Signatures are
+cut into bands. Documents that share a band are compared, and are near
+duplicates if their estimated similarity reaches the threshold. The index is a
+file with one 64-bit key for each band of a document. The index of datasketch,
+the library that computes the signatures, would take tens of gigabytes of memory
+for 10 million documents.
 """
 
 import dataclasses
@@ -41,16 +41,16 @@ REASONS = (
     filters.SHORT_DOCUMENT,
 )
 _KEPT = 0
-# Number of documents whose sizes are summed at once, which bounds memory.
+# The sizes of this number of documents are summed at once, to save memory.
 _BLOCK = 1 << 18
 
 # Number of hashes to sort or read at once. Sorting takes about 40 bytes of
 # memory per hash.
 _PARTITION = 1 << 22
 
-# Minimum probability of comparing a pair whose similarity is the threshold.
+# Minimum probability of comparing a pair with a similarity of the threshold.
 _RECALL = 0.95
-# Number of signatures to read at once, which take 8 MB.
+# Read this number of signatures at once, which take 8 MB.
 _ROWS = 1 << 14
 # Stop comparing documents with the same key after this many rounds. Many pages
 # of one template may share a key, and all pairs would take too long.
@@ -152,7 +152,7 @@ def count_copies(
     Text in languages with little text is written more often: a language with
     the share p of the characters gets a share in proportion to p^exponent. The
     corpus keeps its size. For an exponent of 0.5, shares of 0.9 and 0.1 become
-    0.75 and 0.25, so documents are written 0.83 and 2.5 times on average.
+    0.75 and 0.25. So documents are written 0.83 and 2.5 times on average.
 
     Args:
       ids: uint64 [n].
@@ -167,8 +167,7 @@ def count_copies(
     factors = np.divide(
         wanted, totals, out=np.zeros_like(totals), where=totals > 0
     )[languages]
-    # The smallest ids are held out, so other ids are not uniform.
-    # Mix all ids again to get uniform random numbers.
+    # As the smallest ids are held out, the others are not uniform: mix them.
     chance = _uniform(mix(ids + np.uint64(1)))
     whole = np.floor(factors)
     return (whole + (chance < factors - whole)).astype(np.int64)
@@ -182,7 +181,8 @@ def repeated_documents(hashes: np.ndarray) -> np.ndarray:
     """Finds documents, uint64 [n, 2], that repeat an earlier one; bool [n]."""
     repeated = np.zeros(len(hashes), bool)
     for positions, starts in equal_runs(hashes[:, 0]):
-        first = np.repeat(positions[starts], _run_lengths(positions, starts))
+        lengths = np.diff(starts, append=len(positions))
+        first = np.repeat(positions[starts], lengths)
         equal = hashes[positions, 1] == hashes[first, 1]
         repeated[positions] = equal & (positions != first)
     return repeated
@@ -216,7 +216,8 @@ def repeated_paragraphs(
         new[1:] = documents[1:] != documents[:-1]
         new[starts] = True
         many = np.add.reduceat(new, starts, dtype=np.int64) > max_documents
-        repeated[positions] = np.repeat(many, _run_lengths(positions, starts))
+        lengths = np.diff(starts, append=len(positions))
+        repeated[positions] = np.repeat(many, lengths)
         repeated[positions[starts]] = False
     return repeated
 
@@ -226,8 +227,8 @@ def equal_runs(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the positions of keys that occur more than once.
 
-    Memory holds one partition, which is large only if one key is frequent. For
-    the keys 7 5 7 9 5 7, positions are 1 4 0 2 5 and starts are 0 2.
+    Memory holds one partition, which is large only if a key is frequent. The
+    keys 7 5 7 9 5 7 give the positions 1 4 0 2 5 and the starts 0 2.
 
     Args:
       keys: Evenly distributed hashes, uint64 [n].
@@ -273,18 +274,15 @@ def _select(
     return np.concatenate(chosen_keys), np.concatenate(chosen_positions)
 
 
-def _run_lengths(positions: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    return np.diff(starts, append=len(positions))
-
-
 def choose_bands(threshold: float, num_perm: int) -> tuple[int, int]:
     """Returns the number of bands and the number of rows in a band.
 
-    A pair at the threshold shares a band with the probability
-    1 - (1 - threshold^rows)^bands. More rows mean fewer comparisons, so rows
-    are added until the probability would fall below 0.95. With a threshold of
-    0.8, bands of 7 rows have the probability 0.986, and bands of 8 only 0.947.
-    `MinHashLSH` of datasketch chooses 9 bands of 13 rows, missing 60% of pairs.
+    Two documents with a similarity of `threshold` share a band with the
+    probability 1 - (1 - threshold^rows)^bands. More rows need fewer
+    comparisons, so the result has as many as keep the probability at 0.95 or
+    more. For 0.8, the probability is 0.986 with 7 rows and 0.947 with 8.
+    `MinHashLSH` of datasketch chooses 9 bands of 13 rows and misses 60% of
+    pairs.
 
     >>> choose_bands(0.8, 128)
     (18, 7)
@@ -314,7 +312,7 @@ def similar_documents(
 
     Returns:
       int64 [n]: the position of a similar, earlier document, or -1. The earlier
-      document may itself be similar to a still earlier document.
+      document may be a near duplicate itself.
     """
     bands, rows = choose_bands(threshold, signatures.shape[1])
     path = os.path.join(folder, "near_duplicates.keys")
@@ -363,9 +361,9 @@ def _compare(
 ) -> None:
     """Compares the documents of each run; stores duplicates in `original`.
 
-    Each round compares the first document of a run with the rest of the run,
-    then removes this document and its duplicates. In a run a b c d with a = b
-    and c = d, round 1 compares a with b, c, d, and round 2 compares c with d.
+    Each round compares the first document of a run with all others, and then
+    removes this document and its duplicates. In a run a b c d with a = b and
+    c = d, round 1 compares a with b, c, d, and round 2 compares c with d.
     """
     lengths = np.diff(starts, append=len(positions))
     runs = np.repeat(np.arange(len(starts)), lengths)

@@ -41,7 +41,10 @@ def read_text(chunk: Chunk, replace_invalid: bool) -> Iterator[Document]:
 
 
 def decode(chunk: Chunk, replace_invalid: bool) -> str:
-    """Decodes a chunk's payload; else raises `UserError`, or replaces bytes."""
+    """Decodes a chunk's payload, a text.
+
+    Bytes that are not UTF-8 are replaced, or raise `UserError`.
+    """
     try:
         return chunk.payload.decode(
             "utf-8", "replace" if replace_invalid else "strict"

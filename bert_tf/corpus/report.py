@@ -17,7 +17,7 @@ from bert_tf.corpus.documents import Reason
 from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.fingerprints import Fingerprints
 
-# Reasons to drop a paragraph, which the plot of dropped documents leaves out.
+# Reasons to drop a paragraph. The plot of documents leaves them out.
 _PARAGRAPHS = (
     filters.SHORT_PARAGRAPH,
     filters.FEW_LETTERS,
@@ -35,7 +35,7 @@ def tally_decisions(
     decisions: judging.Decisions,
     judged: writing.Judged,
 ) -> Tally:
-    """Returns counts and samples of the texts that the decisions drop."""
+    """Counts and samples the texts that the decisions drop."""
     tally = Tally()
     chosen: dict[str, list[int]] = {"documents": [], "paragraphs": []}
     sides = (
@@ -153,7 +153,7 @@ def draw(report: Mapping[str, Any]) -> Figure:
 
 
 def _kept(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Returns the counts of the text and, if there is any, held-out text."""
+    """Returns the counts of the text and, if given, of the held-out text."""
     sums = {_KEPT: {"documents": 0, "characters": 0}}
     counts = [*report["files"].values()]
     if report["recipe"]["flags"]["heldout_share"]:

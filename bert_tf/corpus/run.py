@@ -76,8 +76,8 @@ def run(config: Flags) -> dict[str, Any]:
         report, picture = reports.paths_of(config.output_file)
         if run.ends_at_once():
             return text_files.read_json(report)
-        # Until the first output file is complete, a run may resume with changed
-        # flags or input: it reuses parts that the change does not affect.
+        # Before the first output file is complete, a run may resume with other
+        # flags or input. It reuses the parts that do not change.
         run.resume([*names, picture, report], fits_any=True)
         options = extraction.ExtractOptions(
             config, *_store_excluded(config, run.work_dir)
@@ -224,8 +224,8 @@ def _choose(
         copies *= judging.count_copies(
             prints.ids, sizes, languages, config.language_sampling
         )
-    # Write all first copies before all second copies, so that copies of a
-    # document are far apart. With copies = [2, 0, 1], the order is 0 2 0.
+    # Write each document once before any document twice, so that copies are far
+    # apart. With copies = [2, 0, 1], the order is 0 2 0.
     orders["text"] = np.concatenate(
         [np.flatnonzero(copies > i) for i in range(copies.max())]
     )
@@ -291,8 +291,8 @@ def _write(
     if os.path.exists(path):
         done = text_files.read_json(path)
     done = {x: y for x, y in done.items() if os.path.exists(x)}
-    # First remove deleted files from written.json. Otherwise, a run killed just
-    # after rewriting one of these files would leave its old counts there.
+    # Remove deleted files from written.json now. Otherwise it would keep the
+    # old counts of such a file if a kill follows just after its rewriting.
     files.write_json(path, done)
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(
@@ -368,7 +368,7 @@ def _build_recipe(
 
 
 def _flatten(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Returns a recipe in the form that `run_folder.changes` compares."""
+    """Returns a recipe by the names that `run_folder.changes` prints."""
     inputs_text = json.dumps(recipe["inputs"]).encode()
     return {f"--{name}": value for name, value in recipe["flags"].items()} | {
         "the input files": hashlib.sha256(inputs_text).hexdigest()

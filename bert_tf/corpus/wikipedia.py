@@ -1,7 +1,7 @@
 """Reader of Wikipedia's XML dumps: the articles of a chunk, one by one.
 
 The parser of wikitext is written in C and takes hours for a page of unclosed
-markup; neither a Python exception nor a signal handler can interrupt it. So
+markup. Neither a Python exception nor a signal handler can interrupt it. So
 each worker starts a parser process, which the kernel ends at the time limit.
 """
 
@@ -30,7 +30,7 @@ TOO_SLOW = "page that takes over 10 s"
 TOO_DEEP = "page that is nested too deeply"
 _MAX_SECONDS = 10.0
 _END = b"</page>"
-# Numbers of the namespaces Media, File and Category, whose links show no text.
+# Numbers of the namespaces Media, File and Category. Links there show no text.
 _HIDDEN = ("-2", "6", "14")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
 # Templates of disambiguation pages. Dumps do not mark these pages, so templates
@@ -53,7 +53,7 @@ _DISAMBIGUATION = re.compile(
     r"täsmennyssivu|täsmennys|egyért|anlam ayrımı|dəqiqləşdirmə|dezambig|"
     r"dezambiguizare|gwahaniaethu|idirdhealú|maana|nyahkekaburan|"
     r"მრავალმნიშვნელოვანი|բազմիմաստություն|"
-    # Match the next template only without arguments: with them, it is a link.
+    # With arguments, the next template is a link: match it only without.
     r"توضيح(?=\s{0,9}\}\})|صفحة توضيح|ضد ابہام|"
     r"αποσαφήνιση|פירושונים|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
     r"(?:[^{}|\s]{0,9}の)?曖昧さ回避|동음이의(?: 문서)?|동명이인|"
@@ -80,8 +80,9 @@ class PageParser:
     def extract(self, text: str, hidden: frozenset[str]) -> list[str] | str:
         """Returns the paragraphs of a page, or the reason to drop the page.
 
-        The parser's CPU time is limited to 10 seconds. A limit on wall time
-        would drop pages on a busy machine. Other ends raise `WorkerEndedError`.
+        The parser may take 10 seconds of CPU time; a limit on wall time would
+        drop pages on a busy machine. Raises `WorkerEndedError` if the parser
+        process ends for any reason but time or nesting.
         """
         self.start()
         try:
@@ -106,7 +107,7 @@ class PageParser:
         return self._process.pid
 
     def _reason(self, error: Exception) -> str:
-        """Forgets the ended process; returns why the page ended it."""
+        """Returns why the page ended the process, and forgets the process."""
         process, self._process = self._process, None
         self._pipe.close()
         process.join()

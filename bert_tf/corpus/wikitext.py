@@ -22,8 +22,8 @@ _DROPPED_TAGS = frozenset(
     "h5 h6 categorytree indicator img rss tr td th caption style".split()
 )
 _BLOCKS = frozenset("p div center blockquote poem".split())
-# Matches links to files by their ending. The dump's header lacks older names of
-# the namespace, such as "Bild", so the prefix alone would miss some links.
+# Matches links to files by their ending. The prefix alone would miss some: the
+# dump's header lacks older names of the namespace, such as "Bild".
 _FILE = re.compile(
     r"\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|og[agv]|opus|mp[34]|webm|wav|flac|"
     r"midi?|pdf|djvu|stl)",
@@ -57,8 +57,8 @@ def extract(text: str, hidden: frozenset[str]) -> list[str]:
     """Returns the paragraphs of a page.
 
     Lists, tables, headers, references, templates, formulas, images, categories
-    and markup are left out. Templates are not expanded, so sentences lack their
-    text, and parentheses that contained only templates are removed.
+    and markup are left out, and so are parentheses around nothing but
+    templates.
 
     >>> extract("'''Paris''' ({{IPA|x}}) is a [[city|big city]].", frozenset())
     ['Paris is a big city.']

@@ -21,24 +21,20 @@ from bert_tf.io import files
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """A corpus and the decisions on it, in a folder that all processes read.
+    """A corpus and the decisions on it, in files that all processes read.
 
-    Attributes:
-      folder: Directory of the arrays.
-      parts: Paths of the parts, in the order of the input.
+    `folder` has the arrays; `parts` are the paths of the parts, in order.
     """
 
     folder: str
     parts: Sequence[str]
 
     def store(self, name: str, array: np.ndarray) -> None:
-        """Writes an array."""
         with files.atomic_file(self._path(name)) as temporary:
             with open(temporary, "wb") as file:
                 np.save(file, array)
 
     def load(self, name: str) -> np.ndarray:
-        """Maps an array into memory."""
         return np.load(self._path(name), mmap_mode="r")
 
     def store_decisions(
@@ -47,7 +43,6 @@ class Judged:
         num_paragraphs: np.ndarray,
         part_sizes: Sequence[int],
     ) -> None:
-        """Writes the arrays for `read`: decisions and offsets."""
         self.store("documents", decisions.documents)
         self.store("paragraphs", decisions.paragraphs)
         for name, counts in (
@@ -59,10 +54,10 @@ class Judged:
     def read(
         self, order: np.ndarray
     ) -> Iterator[tuple[int, Document, np.ndarray]]:
-        """Yields the documents at the positions `order` in the corpus.
+        """Yields (position, document, decision on each paragraph, uint8).
 
-        With each come its position and the decision on each paragraph, uint8.
-        Positions should ascend, so that each part's file is read only once.
+        The positions `order` in the corpus should ascend, so that each part's
+        file is read only once.
         """
         first_document = self.load("first_document")
         first_paragraph = self.load("first_paragraph")
@@ -94,8 +89,8 @@ def write(
 ) -> Written:
     """Writes the documents at `order[start:stop]`, one paragraph a line.
 
-    The file appears when it is complete; it is compressed for .gz. `order`
-    names an array of positions.
+    `order` names a stored array of positions. The file appears when it is
+    complete; for .gz it is compressed.
     """
     written = Written()
     with files.atomic_file(path) as temporary, _open(temporary, path) as file:

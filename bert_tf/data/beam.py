@@ -53,8 +53,8 @@ def generate(
 ) -> GenerationResult:
     """Writes the records; see `streaming.generate`.
 
-    The workers need access to the input and output files and to `work_dir`. An
-    unknown option for Beam raises `UserError`, too.
+    All workers must be able to read the input files, and to write the output
+    files and `work_dir`. An unknown option for Beam raises `UserError`, too.
     """
     tf.io.gfile.makedirs(work_dir)
     is_local = "://" not in work_dir
@@ -90,7 +90,7 @@ def generate(
 
 
 def _copy_folder(source: str, target: str) -> None:
-    """Copies a token store; the file that marks it complete comes last."""
+    """Copies a token store, last the file that marks it complete."""
     names = tf.io.gfile.listdir(source)
     for name in sorted(names, key=lambda x: x == token_store.PROGRESS_FILE):
         _copy_file(os.path.join(source, name), os.path.join(target, name))

@@ -61,9 +61,10 @@ def read_numbered_lines(
 ) -> Iterator[tuple[int, str]]:
     r"""Yields each line with the number of its document, counted from 0.
 
-    Lines are stripped and not empty. Blank lines and ends of files separate
-    documents. A line ends only at \n, so U+2028 or a form feed does not split a
-    paragraph. Memory holds one line, or a document's start if `sample` < 1.
+    Lines are stripped; blank lines are left out. A document ends at a blank
+    line or at the end of its file. A line ends only at \n, so U+2028 or a form
+    feed does not split a paragraph. Memory holds one line, or a document's
+    start if `sample` < 1.
 
     Args:
       files: Paths, local or remote; .gz, .bz2, .xz and .zst files are
@@ -77,7 +78,7 @@ def read_numbered_lines(
       sample: Share of the documents to read, chosen by a hash of the start of
         their text (65,536 characters). Skipped documents get no number.
       on_bytes: Called with the number of bytes read since the previous call,
-        for a progress bar; of compressed files, these are compressed bytes.
+        for a progress bar. In a compressed file, compressed bytes count.
 
     Raises:
       UserError: If a file cannot be read, is not UTF-8, is damaged or
@@ -132,7 +133,7 @@ def _sample_documents(
 def empty_corpus_error(
     files: Sequence[str], sample: float = 1.0, unit: str = "line of text"
 ) -> UserError:
-    """Returns the error for files that have no text, or no token."""
+    """Returns the error for files without any `unit`."""
     of = f" in the documents of --sample={sample}" if sample < 1 else ""
     return UserError(
         f"The corpus is empty: no {unit}{of} in "
@@ -141,15 +142,15 @@ def empty_corpus_error(
 
 
 def count_bytes(files: Sequence[str]) -> int:
-    """Returns the total size of files: the sum of all `on_bytes` arguments."""
+    """Returns the size of all files, to which `on_bytes` arguments add up."""
     return sum(map(compression.stored_size, files))
 
 
 def split_sentences(paragraph: str) -> list[str]:
     """Splits a paragraph into stripped, non-empty sentences.
 
-    The library sentencex keeps quotations whole. In novels, a quotation may
-    have hundreds of words, so quotations are split like other text.
+    The library sentencex does not split quotations. In novels, a quotation may
+    have hundreds of words, so this function splits quotations, too.
     """
     sentences = (
         sentence.strip()
@@ -173,9 +174,9 @@ def _segment(text: str, nesting: int) -> list[str]:
 def _segment_quotations(sentence: str, nesting: int) -> list[str]:
     """Cuts a sentence that contains a quotation of several sentences.
 
-    The first sentence includes the text before the quotation, and the last
-    sentence includes the text after it. Thus `He said "Go. Now!" to me.`
-    gives `He said "Go. ` and `Now!" to me.`
+    The text before the quotation stays with the first sentence, and the text
+    after it with the last: `He said "Go. Now!" to me.` gives `He said "Go. `
+    and `Now!" to me.`
     """
     cuts = [0]
     for quotation in _QUOTATION.finditer(sentence):

@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,7 +79,7 @@ def create(config: Flags) -> manifest.Manifest:
         generate = beam.generate
     with run_folder.RunFolder(
         names[0],
-        manifest.flatten(vars(recipe)),
+        manifest.flatten(recipe),
         lambda: [*map(_find_finished, names)],
         _work_dir(config, names[0]),
     ) as run:
@@ -163,7 +162,6 @@ def _find_finished(name: str) -> run_folder.Made | None:
 
 
 def _work_dir(config: Flags, name: str) -> str:
-    """Returns the work folder, from which a killed run resumes."""
     if "://" in name and not config.runner:
         # Workers map files of this folder into memory, so use a local folder.
         key = hashlib.sha256(name.encode()).hexdigest()[:16]
@@ -174,14 +172,16 @@ def _work_dir(config: Flags, name: str) -> str:
 def _finish(
     config: Flags,
     names: Sequence[str],
-    recipe: manifest.Recipe,
+    recipe: dict[str, Any],
     vocabulary: Vocabulary,
     result: GenerationResult,
 ) -> manifest.Manifest:
-    """Writes the report, the vocabulary and, last, the manifest."""
+    """Writes the report, the vocabulary and, last, the manifest.
+
+    The manifest must be the last file, because it marks the data set complete.
+    """
     made = manifest.Manifest(
-        **vars(recipe),
-        fingerprint=recipe.hash(),
+        **recipe,
         generator=config.generator,
         seed=config.random_seed,
         vocab_size=len(vocabulary),
@@ -248,18 +248,21 @@ def _expected_shares(config: Flags) -> dict[str, float]:
 
 def _length_bars(config: Flags, counts: RecordCounts) -> list[dict[str, int]]:
     """Returns the number of records in each range of lengths."""
-    width = -(-config.max_seq_length // _NUM_LENGTH_BARS)
-    bars = []
-    for first in range(1, config.max_seq_length + 1, width):
-        last = min(first + width - 1, config.max_seq_length)
-        records = int(counts.length_histogram[first : last + 1].sum())
-        bars.append({"from": first, "to": last, "records": records})
-    return bars
+    longest = config.max_seq_length
+    width = -(-longest // _NUM_LENGTH_BARS)
+    return [
+        {
+            "from": first,
+            "to": min(first + width - 1, longest),
+            "records": int(counts.length_histogram[first:][:width].sum()),
+        }
+        for first in range(1, longest + 1, width)
+    ]
 
 
 def _warnings(config: Flags, result: GenerationResult) -> list[str]:
     lengths = np.arange(len(result.counts.length_histogram))
-    # The number of predictions by record length if it were unlimited.
+    # The number of predictions by record length, without the maximum.
     predictions = lengths - config.num_special_tokens
     if not config.left_to_right:
         predictions = masks.num_predictions(
@@ -305,28 +308,15 @@ def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
 
 def log_report(report: dict[str, Any]) -> None:
     """Logs the report in two lines, and its warnings."""
-    logging.info(
-        "%d records of %.1f tokens on average from %d documents, %d sentences.",
-        report["num_instances"],
-        report["mean_length"],
-        report["num_documents"],
-        report["num_sentences"],
-    )
-    logging.info(
-        "Predicted %.1f%% of the tokens: %.1f%% as [MASK], %.1f%% kept, %.1f%% "
-        "random. Random next %.1f%%. Truncated %.1f%%.",
-        *(
-            100 * report[name]
-            for name in (
-                "masked_share",
-                "replaced_by_mask_share",
-                "kept_share",
-                "replaced_by_random_share",
-                "random_next_share",
-                "truncated_share",
-            )
-        ),
-    )
+    for line in (
+        "{num_instances} records of {mean_length:.1f} tokens on average from "
+        "{num_documents} documents, {num_sentences} sentences.",
+        "Predicted {masked_share:.1%} of the tokens: "
+        "{replaced_by_mask_share:.1%} as [MASK], {kept_share:.1%} kept, "
+        "{replaced_by_random_share:.1%} random. Random next "
+        "{random_next_share:.1%}. Truncated {truncated_share:.1%}.",
+    ):
+        logging.info("%s", line.format_map(report))
     for warning in report["warnings"]:
         logging.warning("%s", warning)
 
@@ -340,36 +330,41 @@ def draw_report(report: dict[str, Any], title: str) -> Figure:
     )
     figure, panels = reports.new_panels(summary, [5, 3, 3])
     _draw_lengths(panels[0], report)
-    names = {
+    replacements = {
         "replaced_by_mask_share": "[MASK]",
         "kept_share": "kept",
         "replaced_by_random_share": "random",
     }
-    series = {
-        label: [100 * values[name] for name in names]
-        for label, values in (("actual", report), ("expected", report["asked"]))
-    }
-    _draw_shares(panels[1], [*names.values()], series)
-    reports.finish(panels[1], "x", "Replacements, % of the predicted tokens")
-    names = {
+    shares = {
         "masked_share": "predicted, of tokens",
         "random_next_share": "random next, of records",
         "truncated_share": "truncated, of records",
     }
-    series = {"": [100 * report[name] for name in names]}
-    _draw_shares(panels[2], [*names.values()], series)
-    most = 100 * _MOST_RANDOM_NEXT
-    panels[2].vlines(most, 0.5, 1.5, reports.ORANGE, ":")
-    reports.finish(panels[2], "x", "Shares, %; the dotted line is the maximum")
+    asked = {"actual": report, "expected": report["asked"]}
+    for axes, title, names, sources in (
+        (
+            panels[1],
+            "Replacements, % of the predicted tokens",
+            replacements,
+            asked,
+        ),
+        (
+            panels[2],
+            "Shares, %; the dotted line is the maximum",
+            shares,
+            {"": report},
+        ),
+    ):
+        series = {
+            label: [100 * values[name] for name in names]
+            for label, values in sources.items()
+        }
+        reports.draw_bars(axes, [*names.values()], series, text="{:.1f}")
+        axes.set_xlim(0, 112)
+        reports.finish(axes, "x", title)
+    panels[2].vlines(100 * _MOST_RANDOM_NEXT, 0.5, 1.5, reports.ORANGE, ":")
     reports.add_legend(figure)
     return figure
-
-
-def _draw_shares(
-    axes: Axes, names: Sequence[str], series: Mapping[str, Sequence[float]]
-) -> None:
-    reports.draw_bars(axes, names, series, text="{:.1f}")
-    axes.set_xlim(0, 112)
 
 
 def _draw_lengths(axes: Axes, report: dict[str, Any]) -> None:

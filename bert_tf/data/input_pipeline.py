@@ -1,20 +1,20 @@
 """Input pipeline of pretraining records, in a stateless order.
 
-The stream of training examples is endless; each epoch has another order. An
-example's number in the stream is its `example_index`. Order, masks and dropout
-are functions of (seed, example_index), so a run resumes at any example without
-a saved iterator.
+The stream of training examples is endless; each epoch has another order. The
+`example_index` of an example is its number in the stream. Order, masks and
+dropout depend only on (seed, example_index), so a run resumes at any example
+without a saved iterator.
 
 The order of an epoch depends only on (seed, epoch):
 
 1. The files are permuted and read in groups of `FILES_PER_GROUP`.
-2. The files of a group are interleaved record by record, round robin; files
-   without further records are left out. The groups follow one another.
+2. The files of a group are interleaved, one record from each file in turn, and
+   exhausted files are skipped. Groups are read one after another.
 3. Each block of `RECORDS_PER_BLOCK` interleaved records is permuted.
 
-The record at each position is thus known without reading. A run that resumes at
-record p skips whole files by their counts and reads at most one extra block.
-With a shuffle buffer, checkpoints would need the buffer's contents.
+So a run that resumes at some record skips whole files by their counts, and
+reads at most one extra block. With a shuffle buffer, checkpoints would need the
+buffer's contents.
 """
 
 import bisect
@@ -49,10 +49,10 @@ class PretrainingInput:
     """Batches of pretraining records.
 
     Args:
-      record_files: The record files; their order matters.
-      max_seq_length: Length of a record's sequence, S.
-      max_predictions_per_seq: Number of a record's predictions, P.
-      batch_size: Examples per batch over all replicas, B.
+      record_files: The record files; the stream depends on their order.
+      max_seq_length: S, length of the sequences.
+      max_predictions_per_seq: P, predictions per record.
+      batch_size: B, examples per batch over all replicas.
       seed: Seed of order and masks.
       masking: Draws new masks in each epoch; None keeps the records' masks.
       max_corrupt: Maximum number of damaged records to skip. With a maximum
@@ -114,8 +114,8 @@ class PretrainingInput:
 
         Args:
           start_record: The `example_index` to start at.
-          rows: (first row, number of rows) to return of each batch; other rows
-            are read but not parsed. With None, all B rows are returned.
+          rows: (first row, number of rows) to return of each batch, by default
+            all. Other rows are read but not parsed.
 
         Returns:
           Batches of the pretraining features, [rows, S], [rows, P] or [rows,
@@ -139,10 +139,9 @@ class PretrainingInput:
         return _with_options(stream.prefetch(tf.data.AUTOTUNE))
 
     def evaluation_dataset(self) -> tf.data.Dataset:
-        """Returns all records once, in file order, in batches of one size.
+        """Returns all records once, in file order, with their own masks.
 
-        The masks in the records are used. Blank rows, which have an
-        `example_index` of -1, fill up the last batch.
+        Blank rows, which have an `example_index` of -1, fill up the last batch.
         """
         stream = tf.data.TFRecordDataset(
             self._read_from, buffer_size=_READ_BUFFER_BYTES
@@ -167,11 +166,10 @@ class PretrainingInput:
         return _with_options(stream.prefetch(tf.data.AUTOTUNE))
 
     def explain(self, error: tf.errors.OpError) -> UserError | None:
-        """Returns an error that names the bad record behind a failed read.
+        """Returns an error that names the bad record, or None if there is none.
 
-        TensorFlow's message does not name the file and the feature. This method
-        reads all files again, so call it only after training has failed.
-        Returns None if every record is readable.
+        TensorFlow's message names neither file nor feature. This method reads
+        all files again, so call it only after training has failed.
         """
         if not isinstance(error, _ERRORS_OF_RECORDS):
             return None
@@ -320,9 +318,9 @@ class StartPoint(NamedTuple):
     """The starting position in an epoch's interleaved sequence.
 
     Attributes:
-      group: Number of the group; earlier groups are not read.
-      files: Files of the group as indices into the epoch's file order, in
-        round-robin order, starting with the file to read next.
+      group: Number of the first group to read.
+      files: Indices of the group's files in the epoch's order of files. The
+        file to read next comes first.
       skips: Number of records to skip in each of these files.
     """
 
@@ -348,7 +346,7 @@ def find_start(
         position -= int(group_ends[group - 1])
     first = int(starts[group])
     group_counts = counts[first : first + files_per_group]
-    # A round reads one record of each file; `row` rounds end before `position`.
+    # A round reads one record of each file; `row` whole rounds are done.
     row = -1 + bisect.bisect_right(
         range(group_counts.max()),
         position,

@@ -28,12 +28,9 @@ _BATCHES_SALT = 4
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """One batch.
+    """One batch: indices of examples, <int64>[B], and their padded length.
 
-    Attributes:
-      indices: <int64>[B], indices of the examples; the last batch of a
-        prediction may have fewer than B.
-      length: Padded length of the examples.
+    The last batch of a prediction may have fewer than B examples.
     """
 
     indices: np.ndarray
@@ -50,15 +47,14 @@ def fewest_padding(
 ) -> tuple[int, ...]:
     """Chooses a few batch lengths, for devices that compile each shape.
 
-    Each example is padded to the next greater length, and no other choice of
-    lengths gives less padding. For a maximum of 32 and two lengths, examples of
-    lengths 3, 9, 10 and 30 give (16, 32) and take 80 positions with padding.
+    Each example is padded to the next chosen length. No other choice gives less
+    padding. For a maximum of 32 and two lengths, examples of the lengths 3, 9,
+    10 and 30 give (16, 32) and take 80 positions with padding.
 
     Args:
       lengths: <int64>[N], at most `max_seq_length`.
-      max_seq_length: The greatest length, which is always chosen.
-      num_lengths: Maximum number of lengths. Each length but the greatest is a
-        multiple of 8.
+      max_seq_length: Always chosen; all other choices are multiples of 8.
+      num_lengths: Maximum number of chosen lengths.
     """
     choices = np.array(every_multiple(max_seq_length))
     # counts[j]: number of examples of at most choices[j] tokens.
@@ -93,16 +89,16 @@ def training_batches(
     num_batches: int,
     allowed_lengths: Sequence[int],
 ) -> list[Batch]:
-    """Plans the batches of a training run, all of them full.
+    """Plans the batches of a training run; all batches are full.
 
     Each epoch has every example once, in an order that depends only on (seed,
     epoch). A batch may extend into the next epoch, as in the original. With one
-    allowed length, all batches have that length and examples stay in shuffled
-    order. Plans with more `num_batches` begin with the same batches as shorter
-    plans; only batches of a shorter plan's last window may differ.
+    allowed length, all batches have this length and examples stay in shuffled
+    order. With a greater `num_batches`, the plan begins with the same batches,
+    except perhaps for the last window of the shorter plan.
 
-    `lengths` <int64>[N] are those of the examples; the allowed ones ascend.
-    Without examples, or for one that is too long, `UserError` is raised.
+    The examples have `lengths` <int64>[N]; `allowed_lengths` ascend. Raises
+    `UserError` without examples, or if an example is too long.
     """
     _check(lengths, batch_size, allowed_lengths)
     if not len(lengths):
@@ -144,8 +140,8 @@ def prediction_batches(
 ) -> list[Batch]:
     """Plans batches for prediction: each example once, longest first.
 
-    The first batch needs the most memory, so a lack of memory shows at once. An
-    example longer than the greatest allowed length raises `UserError`.
+    The first batch needs the most memory, so a lack of memory shows at once.
+    Raises `UserError` if an example is too long.
     """
     _check(lengths, batch_size, allowed_lengths)
     if len(allowed_lengths) == 1:
@@ -160,7 +156,7 @@ def share_of_tokens(
 ) -> float:
     """Returns the share of real tokens after padding to the allowed lengths.
 
-    `lengths` <int64>[N] are those of examples; the allowed ones ascend.
+    The examples have `lengths` <int64>[N]; `allowed_lengths` ascend.
     """
     padded = np.array(allowed_lengths)[
         np.searchsorted(allowed_lengths, lengths)

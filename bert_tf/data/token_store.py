@@ -8,11 +8,12 @@ The store is four files in one folder, little endian:
     long_documents.npy    <int64>[n, 3], see `TokenStore.span`
 
 Sentences and documents without a token are left out. `progress.json` stores how
-much of the files is valid; the rest, which a killed writer appended, is cut
-off. TensorFlow is not imported, so workers start at once.
+much of each file is valid. A killed writer may have appended more, which the
+next writer cuts off. TensorFlow is not imported, so workers start at once.
 """
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -40,8 +41,8 @@ def token_dtype(vocab_size: int) -> np.dtype:
 class Progress:
     """Counts of the lines read and of the contents of the store.
 
-    `last_document` is the document number of the last sentence, as counted in
-    the corpus; -1 for an empty store.
+    `last_document` is the number in the corpus of the document that has the
+    last sentence; -1 for an empty store.
     """
 
     lines: int = 0
@@ -170,7 +171,6 @@ class TokenStore:
 
     @classmethod
     def open(cls, folder: str, vocab_size: int) -> "TokenStore":
-        """Maps the finished store in `folder`."""
         long_documents = np.load(os.path.join(folder, _LONG_DOCUMENTS))
         return cls(folder, token_dtype(vocab_size), long_documents)
 
@@ -209,7 +209,6 @@ def _long_documents(store: TokenStore) -> Iterator[tuple[int, int, int]]:
                 MAX_TOKENS_PER_PASS,
             )
             cuts = first + np.searchsorted(offsets[first:stop], goals)
-            cuts = np.unique(np.append(cuts, stop))
-            cuts = cuts[(cuts > first) & (cuts <= stop)].tolist()
-            for start, end in zip(cuts[:-1], cuts[1:], strict=True):
+            cuts = np.unique(np.append(cuts, stop)).tolist()
+            for start, end in itertools.pairwise(cuts):
                 yield block + index, start, end

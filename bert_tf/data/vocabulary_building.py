@@ -34,23 +34,23 @@ from bert_tf.text.vocabulary import Vocabulary
 # Characters in a batch: enough to make the overhead of a call negligible, few
 # enough that several batches fit in memory.
 _BATCH_CHARS = 1 << 22
-# Queued batches per worker; with fewer, a worker may have to wait.
+# With fewer queued batches per worker, a worker may have to wait.
 _BATCHES_PER_WORKER = 2
-# Words that the report tokenizes at once, which bounds memory.
+# The report tokenizes this number of words at once, which bounds memory.
 _WORDS_PER_CALL = 1 << 16
 # Warn if unused and rare entries together exceed this share of the vocabulary.
 _MAX_SPARE = 0.1
 # Attributes of `CountedText`; Beam workers write a file for each attribute.
 _SIDES = ("learned", "heldout")
-# Distinct words in memory (about 150 MB); with more, counts go to disk.
+# With more distinct words than this (about 150 MB), counts move to disk.
 _MAX_WORDS_IN_MEMORY = 1_000_000
 
 
 class WordCounts:
-    """Exact word counts that spill to disk when they do not fit in memory.
+    """Exact word counts, which move to disk when they do not fit in memory.
 
-    The result does not depend on the order or batches of words. If the disk for
-    temporary files is full, the methods raise `UserError`.
+    The order in which words are added does not matter. The methods raise
+    `UserError` if the disk for temporary files is full.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class WordCounts:
         self._table.close()
 
     def add(self, words: Sequence[bytes], counts: Sequence[int]) -> None:
-        """Adds counts; words are UTF-8 without spaces and line ends."""
+        """Adds counts; words are UTF-8 without spaces or line ends."""
         total = self._counts
         for word, count in zip(words, counts, strict=True):
             total[word] = total.get(word, 0) + count
@@ -197,8 +197,8 @@ def build_counter(
     """Returns a function that counts the words of a batch of texts.
 
     The function maps <string>[n] to the distinct words <string>[k] and their
-    counts <int64>[k]. It splits words as `BertTokenizer.split_words` does, is
-    thread-safe, and runs outside of Python's lock.
+    counts <int64>[k]. It splits words like `BertTokenizer.split_words`. Several
+    threads can call it in parallel, because it does not hold Python's lock.
     """
     strip_accents = config.strip_accents
     normalizer = Normalizer(
@@ -232,9 +232,8 @@ def count_text(
 ) -> None:
     """Reads the documents and adds their words to `text`, on all cores.
 
-    TensorFlow operators in threads do the work; Python only reads and sums.
-    `num_earlier` is the number of documents in earlier files. `in_worker` hides
-    the progress bar and accepts files without text.
+    Earlier files have `num_earlier` documents. `in_worker` hides the progress
+    bar and accepts files without text.
     """
     workers = config.num_processes or os.cpu_count() or 1
     count = build_counter(config)
@@ -282,7 +281,6 @@ def _batch_lines(
 
     Held-out documents are spread evenly. With --heldout_fraction=0.02, every
     fiftieth document is held out, so none is held out if there are only 49.
-    `num_earlier` is the number of documents in earlier files.
     """
     batches: dict[bool, list[str]] = {False: [], True: []}
     sizes = {False: 0, True: 0}
@@ -303,7 +301,7 @@ def _batch_lines(
 
 def _quota(num_documents: int, config: Flags) -> int:
     """Returns how many of the first `num_documents` are held out."""
-    # 1e-9 offsets rounding errors: 100 * 0.29 is 28.999999999999996.
+    # Without 1e-9, 100 * 0.29 = 28.999999999999996 would be rounded down to 28.
     return math.floor(num_documents * config.heldout_fraction + 1e-9)
 
 
@@ -311,10 +309,10 @@ def _quota(num_documents: int, config: Flags) -> int:
 
 
 def _count_on_beam(config: Flags, paths: list[str], text: CountedText) -> None:
-    """Adds the words to `text` as `count_text` does; workers count each file.
+    """Adds the words to `text`, like `count_text`; workers count the files.
 
-    The documents are counted first, because a document's number in the whole
-    corpus decides whether it is held out.
+    Documents are counted first, because a document's number in the whole corpus
+    decides whether it is held out.
     """
     # Imported here because Apache Beam is optional.
     from bert_tf.distribute import beam_runner
@@ -359,7 +357,7 @@ def _counted_path(work_dir: str, file: int, name: str) -> str:
 def _count_documents(
     config: Flags, work_dir: str, element: tuple[int, str]
 ) -> None:
-    """Writes the number of documents of a numbered file."""
+    """Counts the documents of `element`: file number, path."""
     file, path = element
     documents = corpus.read_documents(
         [path],
@@ -374,7 +372,7 @@ def _count_documents(
 def _count_words(
     config: Flags, work_dir: str, element: tuple[int, str, int]
 ) -> None:
-    """Writes the word counts of `element`: file number, path, `num_earlier`."""
+    """Counts the words of `element`: file number, path, `num_earlier`."""
     file, path, num_earlier = element
     with contextlib.closing(CountedText()) as text:
         count_text(config, [path], text, num_earlier, in_worker=True)
@@ -452,7 +450,7 @@ def measure(
         num_words += int(tf.reduce_sum(frequency))
         num_tokens += int(tf.reduce_sum(of_token))
         num_unknown += int(tf.reduce_sum(of_token[is_unknown]))
-    # An unknown word becomes one [UNK]: `num_unknown` also counts words.
+    # An unknown word becomes one [UNK], so `num_unknown` also counts words.
     return {
         "tokens_per_word": num_tokens / max(num_words, 1),
         "unknown_percent": 100 * num_unknown / max(num_tokens, 1),

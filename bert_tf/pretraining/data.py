@@ -33,7 +33,7 @@ from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import unpad as unpadding
 
-# A run that reads its text over 50 times logs a warning: small models overfit
+# Warn if a run reads its text more often, because small models overfit
 # (Muennighoff et al. 2023, "Scaling data-constrained language models").
 _MOST_READINGS = 50
 # The share of padding is estimated from this number of batches.
@@ -45,10 +45,8 @@ _UNKNOWN_ID = "The records hold a token id that a model with"
 class PretrainingData:
     """The model configuration, records and vocabulary of a run.
 
-    Attributes:
-      manifest: The manifest of the records, if there is one.
-      vocabulary: The vocabulary of the records, if known.
-      tokenizer_settings: See `StoredModel`; None for an unknown vocabulary.
+    Records may have no manifest, and their vocabulary may be unknown. For
+    `tokenizer_settings`, see `StoredModel`.
     """
 
     bert_config: BertConfig
@@ -84,7 +82,7 @@ def _with_vocab_size(
 ) -> BertConfig:
     """Returns the configuration with the size of the vocabulary.
 
-    Only the repository's own recipes are changed. A user's file with a smaller
+    Changes only the repository's own recipes. A user's file with too small a
     vocab_size raises `UserError`.
     """
     path, size = config.bert_config_file, len(vocabulary)
@@ -117,7 +115,7 @@ def _find_vocabulary(
     vocabulary = Vocabulary.from_file(path)
     if manifest:
         manifest.check_vocabulary(vocabulary.hash, path)
-    elif config.vocab_file:
+    else:
         logging.warning(
             "The records have no manifest, so the program cannot check that "
             "they were created with %s.",
@@ -195,8 +193,8 @@ def find_predictions(
 ) -> int:
     """Returns the number of predictions per record, by manifest or flag.
 
-    `default` is for records without a manifest and no flag. If the flag
-    contradicts the manifest, `UserError` is raised.
+    Without a manifest and without the flag, it is `default`. A flag that
+    contradicts the manifest raises `UserError`.
     """
     if manifest is None:
         return flag or default
@@ -261,7 +259,8 @@ def build_input(
 ) -> PretrainingInput:
     """Returns the training input, in batches of a whole step.
 
-    The manifest decides on whole-word masking, and has defaults for mask rates.
+    With --dynamic_masking, whole-word masking and default mask rates are the
+    ones in the manifest.
     """
     masking = None
     batch_size = config.train_batch_size * config.gradient_accumulation_steps
@@ -308,8 +307,8 @@ def build_evaluation_input(
 ) -> PretrainingInput:
     """Returns the input of --eval_input_file, by default --input_file.
 
-    The manifest of these records has the number of predictions per record.
-    Without a manifest, it is the number of the training records.
+    Without a manifest, these records have as many predictions as the training
+    records.
     """
     pattern = config.eval_input_file or config.input_file
     flag = "--eval_input_file" if config.eval_input_file else "--input_file"
@@ -399,12 +398,13 @@ def read_from(
 def reading(
     source: PretrainingInput, devices: Devices, vocab_size: int
 ) -> Iterator[None]:
-    """Context in which all workers read the same records of `source`.
+    """Context in which workers read records; in the end, closes `source`.
 
-    Raises `UserError` if records differ, or one cannot be read or used.
+    Raises `UserError` if workers have different records, or if a record cannot
+    be read or used.
     """
     agree(source, devices)
-    # Close the input here, as a process that stops early runs no finalizers.
+    # A process that stops early runs no finalizers, so close the input here.
     with contextlib.closing(source), explaining(source, vocab_size):
         yield
 

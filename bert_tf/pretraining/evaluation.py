@@ -33,33 +33,32 @@ def build_evaluation(
 ) -> Callable[[int], dict[str, float | int]]:
     """Returns a function that computes losses and accuracies of all examples.
 
-    The function takes the number of steps done, and is traced only once.
+    The function takes the number of steps done, and is traced only once. All
+    workers get equal results.
 
     Each result is a weighted mean over all predictions or examples, as in the
-    original (metric_fn, run_pretraining.py:188-231), not a mean over the means
-    of batches, so `loss` does not depend on the batch size. Ignores blank rows,
-    which only fill batches. All workers get equal results.
+    original (metric_fn, run_pretraining.py:188-231). A mean over the means of
+    batches would depend on the batch size. Blank rows, which only fill batches,
+    are ignored.
 
-    `masked_lm_perplexity` is exp(`masked_lm_loss`), where `masked_lm_loss` is
-    the mean over all predicted tokens, with equal weights (Table 6). In a
+    `masked_lm_perplexity` is exp(`masked_lm_loss`) (Table 6 of the paper). In a
     left-to-right model, it is the next-token perplexity. Its standard error,
     `masked_lm_perplexity_error`, assumes that batches are independent. On other
-    text of the same kind, the perplexity would differ by about that much.
-
-    `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
-    all batches of `dataset` are evaluated, with the current strategy. With
-    `unpad`, the model skips padding.
+    text of the same kind, the perplexity would differ by about this error.
 
     The results are `global_step`, `loss` (the sum of both losses),
     `masked_lm_accuracy`, `masked_lm_loss`, `masked_lm_perplexity` (unless
     nothing was predicted), `masked_lm_perplexity_error` (with two batches or
     more) and, with `use_next_sentence`, `next_sentence_accuracy` and
     `next_sentence_loss`.
+
+    `dataset` is the result of `PretrainingInput.evaluation_dataset`. By default
+    all its batches are evaluated, with the current strategy. With `unpad`, the
+    model skips padding.
     """
     strategy = strategy or tf.distribute.get_strategy()
     if max_eval_steps is not None:
         dataset = dataset.take(max_eval_steps)
-    num_batches = int(dataset.cardinality())
     plan = batches_lib.StepPlan(
         dataset.element_spec[INPUT_IDS.name].shape[0],
         strategy.num_replicas_in_sync,
@@ -87,7 +86,7 @@ def build_evaluation(
         # Sum in float64, because long sums in float32 lose small terms.
         totals: dict[str, np.float64] = {}
         batches: list[tuple[float, float]] = []
-        total = num_batches if num_batches >= 0 else None
+        total = int(dataset.cardinality())
         with progress.bar(
             total, "evaluating", "batch", hidden=not show_progress
         ) as bar:
@@ -117,17 +116,16 @@ def build_evaluation(
 
 @dataclasses.dataclass
 class HeldOut:
-    """The score of a fixed part of the held-out records during training.
+    """Scores a fixed part of the held-out records during training.
 
-    Attributes:
-      evaluate: The function that `build_evaluation` returned for these records.
+    `evaluate` is the result of `build_evaluation` for these records.
     """
 
     evaluate: Callable[[int], dict[str, float | int]]
     _due: float = 0.0
 
     def start(self) -> None:
-        """Starts the first pause, because scores of new weights are useless."""
+        """Starts the first pause: a score of new weights would be useless."""
         self._due = time.monotonic() + _SECONDS_BETWEEN
 
     @property

@@ -1,9 +1,9 @@
 """The plateau of pretraining: a model that has learned only token frequencies.
 
-At each [MASK], such a model uses token frequencies as probabilities. In one of
-five predictions the input is the correct or a random token; a frequent token is
-more likely to be correct than a rare token. The frequency line is the loss of
-such a model. It is the entropy of a predicted token given the input token.
+At each [MASK], such a model uses token frequencies as probabilities. One in
+five predicted tokens is not masked: the input is the correct or a random token,
+and a frequent token is more likely to be correct. The frequency line is the
+loss of such a model, the entropy of a predicted token given the input token.
 
 With a vocabulary of 2,000 tokens, the frequency line is 5.5. The loss falls to
 this line within some hundred steps, stays there for millions of tokens, and
@@ -24,7 +24,7 @@ from bert_tf.text import masking
 
 # Predictions in a sample: fewer estimate the entropy badly, more take longer.
 _PREDICTIONS = 200_000
-# On the plateau, loss / (loss from token frequencies alone) is at least this.
+# A loss of at least this multiple of the frequency line is on the plateau.
 _ON_PLATEAU = 0.98
 # Average the loss over this many steps: single losses vary by some percent.
 _AVERAGED_STEPS = 50
@@ -35,6 +35,10 @@ _PATIENCE_SHARE = 0.2
 _UNCORRECTED_STEPS = 1000
 # A good peak learning rate is 0.25 / hidden size, such as 2e-3 for size 128.
 _RATE = 0.25
+_MORE_TEXT = (
+    "give run/create_pretraining_data.py more text, or a smaller "
+    "--dupe_factor, and train with --dynamic_masking."
+)
 
 
 class TextSample(NamedTuple):
@@ -95,17 +99,17 @@ def frequency_loss(
 
     Let p be the frequencies of n tokens. With probability `same` p(x), the
     input is x and x is correct. With probability `random` p(y) / n, the input
-    is x, drawn at random, and y is correct. So for input x, any other token y
-    is correct with probability `random` p(y) / (n `same` p(x) + `random`).
+    is x, drawn at random, and y is correct. So given the input x, another token
+    y is correct with probability `random` p(y) / (n `same` p(x) + `random`).
 
     If N draws contain k distinct tokens, the estimated entropy is too small by
     (k - 1) / 2N (Miller 1955, "Note on the bias of information estimates").
 
     Args:
       counts: <int64>[n], how often each token is predicted.
-      masked: The share of predictions whose input token is [MASK].
-      same: The share of predictions whose input token was left unchanged.
-      random: The share of predictions whose input token was drawn at random.
+      masked: Share of predictions at a [MASK].
+      same: Share of predictions at an unchanged token.
+      random: Share of predictions at a token drawn at random.
     """
     p = counts / counts.sum()
     surprise = special.entr(p)
@@ -126,8 +130,8 @@ class Watch:
     """Watches whether a run leaves the plateau.
 
     `width` is the model's `hidden_size`, and `text` describes its records. This
-    process starts at `step`, after `tokens`, by default computed from the
-    flags.
+    process starts at `step`, after `tokens`: without a count of an earlier
+    process, they are computed from the flags.
     """
 
     def __init__(
@@ -138,8 +142,8 @@ class Watch:
         step: int = 0,
         tokens: int | None = None,
     ) -> None:
-        # If the input shows all predicted tokens, the frequency line is 0. Use
-        # nan instead: otherwise every loss would cause a warning.
+        # If the input shows all predicted tokens, the frequency line is 0. With
+        # 0 in place of nan, every loss would cause a warning.
         self.line = text.frequency_loss or math.nan
         self._config = config
         self._text = text
@@ -213,7 +217,7 @@ class Watch:
                 f"After {tokens} the masked-LM loss is {self._loss:.2f} in "
                 f"training and {self._held_out:.2f} on held-out records, where "
                 f"the frequency of tokens alone gives {self.line:.2f}: the "
-                f"model remembers its records; {self._more_text()}"
+                f"model remembers its records; {_MORE_TEXT}"
             )
         return (
             f"After {tokens} the masked-LM loss is {self._loss:.2f}, where the "
@@ -229,10 +233,8 @@ class Watch:
         steps = 2 * max(_PATIENCE_TOKENS / self._tokens_per_step, last)
         steps = math.ceil(steps / 100) * 100
         if self._text.distinct < 0.5:
-            return (
-                f"Only {self._text.distinct:.0%} of the records differ; "
-                f"{self._more_text()}"
-            )
+            share = f"{self._text.distinct:.0%}"
+            return f"Only {share} of the records differ; {_MORE_TEXT}"
         if config.optimizer != "lamb":  # LAMB's rates are relative to weights.
             if rate > 2 * self._rate:
                 return f"--learning_rate={rate:g} is high for it; try {good}."
@@ -252,10 +254,4 @@ class Watch:
             "Models leave this plateau after some 10 million tokens, large "
             "ones later: try "
             f"--num_train_steps={steps}, or half of --learning_rate={rate:g}."
-        )
-
-    def _more_text(self) -> str:
-        return (
-            "give run/create_pretraining_data.py more text, or a smaller "
-            "--dupe_factor, and train with --dynamic_masking."
         )

@@ -142,7 +142,7 @@ class _PretrainingTrainer(Trainer):
     def build(
         self, checkpoint: Checkpoint | None
     ) -> tuple[TrainingStep, TrainerConfig]:
-        """Builds the model with new weights, or those of --init_checkpoint."""
+        """Builds the model, with new weights or with --init_checkpoint."""
         config = self._flags
         metadata = checkpoint.metadata if checkpoint else {}
         self._earlier_devices = metadata.get("devices", {})

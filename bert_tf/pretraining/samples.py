@@ -25,7 +25,7 @@ from bert_tf.text.vocabulary import Vocabulary
 
 FILE = "masked_words.json"
 _COUNT, _WORDS_SHOWN = 5, 3
-# Minimum and maximum tokens of a sample, which often is a part of a sentence.
+# Minimum and maximum tokens of a sample; it may be a part of a sentence.
 _FEWEST, _MOST = 8, 25
 
 
@@ -58,7 +58,7 @@ def choose(dataset: tf.data.Dataset, vocabulary: Vocabulary) -> list[Any]:
 
 
 def _find_window(tokens: Sequence[str], i: int) -> tuple[int, int]:
-    """Returns the bounds of the words around token i; i, i if it is no word."""
+    """Returns the bounds of the words around token i, or (i, i) for no word."""
     # Marks ("M") count as letters, because some scripts write vowels as marks.
     is_word = all(unicodedata.category(x)[0] in "LM" for x in tokens[i])
     if not is_word or tokens[i + 1].startswith(CONTINUATION):
@@ -86,7 +86,7 @@ def fill_in(
     path = os.path.join(output_dir, FILE)
     samples = _read(path) if chosen is None else chosen
     if not samples or vocabulary is None:
-        # Remove the file: a killed run may have left samples of other records.
+        # A killed run may have left samples of other records.
         files.remove(path)
         return
     rows = [x["input_ids"] for x in samples]

@@ -35,7 +35,7 @@ _LEFTOVER = re.compile(r"model\.ckpt-\d+\..*\.tmp-")
 _READ_ERRORS = (UserError, OSError, tf.errors.OpError)
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 # If training keeps a core busy, a writer with this niceness gets a tenth of the
-# core. With niceness 19 it would get a hundredth: too slow for big models.
+# core. With niceness 19 it would get a hundredth, too little for big models.
 _NICENESS = 10
 
 # The arguments `tensors` and `metadata` of `CheckpointStore.save`.
@@ -49,8 +49,8 @@ class Checkpoint:
     Attributes:
       prefix: The path without the suffixes of the files.
       tensors: The values, by the original's names.
-      metadata: The `metadata` of `save`; empty for another program's files.
-      sha256: Hashes of the files; empty for another program's files.
+      metadata: The `metadata` of `save`; empty if another program wrote it.
+      sha256: Hashes of the files; empty if another program wrote them.
     """
 
     step: int
@@ -67,11 +67,7 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints in an output directory.
-
-    Args:
-      writable: Whether this process may write to the folder, or only reads it.
-    """
+    """The checkpoints in an output directory, read-only unless `writable`."""
 
     def __init__(self, folder: str, keep_max: int = 5, writable: bool = True):
         self.folder = folder
@@ -84,11 +80,11 @@ class CheckpointStore:
         tensors: Mapping[str, np.ndarray | tf.Tensor],
         metadata: Mapping[str, Any],
     ) -> bool:
-        """Writes a checkpoint and removes the oldest; False on errors.
+        """Writes a checkpoint and removes the oldest; returns False on errors.
 
         If the checkpoint cannot be written, as on a full disk, an error is
-        logged and earlier checkpoints stay. A process that never writes returns
-        True.
+        logged and earlier checkpoints stay. Without `writable`, does nothing
+        and returns True.
         """
         if not self.writable:
             return True
@@ -126,7 +122,7 @@ class CheckpointStore:
         return with_sidecar or [step for step in steps if self._is_named(step)]
 
     def restore_latest(self) -> Checkpoint | None:
-        """Reads the newest undamaged checkpoint; None if there are none at all.
+        """Reads the newest undamaged checkpoint; returns None without any.
 
         Raises `UserError` if there are checkpoints but all are damaged.
         """
@@ -159,7 +155,6 @@ class CheckpointStore:
                 tf.io.gfile.remove(os.path.join(self.folder, name))
 
     def remove_all(self) -> None:
-        """Removes all checkpoints."""
         if not self.writable:
             return
         for step in self.steps():
@@ -231,9 +226,9 @@ class CheckpointStore:
 class AsyncCheckpoints:
     """Writes checkpoints in a background thread, one at a time.
 
-    The thread calls `CheckpointStore.save`, so killing the process during a
-    write does no more harm than during a synchronous write. `read_state` must
-    return tensors that do not change when training continues.
+    The thread calls `CheckpointStore.save`, so a kill during a write does no
+    more harm than in the main thread. `read_state` must return tensors that do
+    not change when training continues.
 
     Attributes:
       step: The step of the last checkpoint; None if there is none.
@@ -264,8 +259,8 @@ class AsyncCheckpoints:
     def save(self, step: int) -> None:
         """Takes a snapshot of the state and writes it in the background.
 
-        First waits until the previous checkpoint is written, so there is never
-        more than one copy of the state.
+        Waits first until the previous checkpoint is written, so that there is
+        at most one snapshot.
         """
         self.step = step
         if not self._store.writable:

@@ -29,8 +29,8 @@ from bert_tf.tasks.task import Task
 _NO_WEIGHT = 1e-5
 
 # If the loss of a row depends on other rows, a micro-batch cannot compute it.
-# So compute the step's loss first. Then add two features to each row: an equal
-# share of this loss, and its gradient with respect to the row's output.
+# So the step's loss is computed first. Then each row gets two features: an
+# equal share of this loss, and its gradient with respect to the row's output.
 COUPLED_LOSS = "coupled_loss"
 SLOPES = "slopes"
 
@@ -46,11 +46,10 @@ def overwrites_logits() -> bool:
 def compared_cross_entropy(
     logits: tf.Tensor, labels: tf.Tensor
 ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, None]]]:
-    """Returns the loss of each label, found by comparison, <float32>[...].
+    """Returns the loss of each label <int32>[...], found by comparison.
 
-    To gather the label's logit would be slow, because the gradient of a gather
-    writes one number per row into zeros as large as the logits, <float32>[...,
-    V]. Labels are <int32>[...].
+    A gather of the label's logit would be slow: its gradient writes one number
+    per row into zeros as large as the logits, <float32>[..., V].
     """
     # Use int64: without XLA, a GPU would compare int32 values on its host.
     ids = tf.range(logits.shape[-1], dtype=tf.int64)
@@ -66,7 +65,6 @@ def compared_cross_entropy(
 
 
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns the loss of each label, in the shape of the labels."""
     if not overwrites_logits():
         return compared_cross_entropy(logits, labels)
     losses, _ = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
@@ -74,12 +72,6 @@ def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         labels=tf.reshape(labels, [-1]),
     )
     return tf.reshape(losses, tf.shape(labels))
-
-
-def _are_correct(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Returns <float32>[...]: 1 where the largest logit is the label's."""
-    predictions = tf.argmax(logits, axis=-1)  # A GPU compares int64 itself.
-    return tf.cast(predictions == tf.cast(labels, tf.int64), tf.float32)
 
 
 def prediction_sums(
@@ -97,7 +89,9 @@ def prediction_sums(
     Returns:
       `<name>_sum` and `<name>_correct`, both <float32>[].
     """
-    correct = _are_correct(logits, labels)
+    # A GPU would compare int32 values on its host.
+    predictions = tf.argmax(logits, axis=-1)
+    correct = tf.cast(predictions == tf.cast(labels, tf.int64), tf.float32)
     # The loss may overwrite the logits, so compute `correct` before the loss.
     with tf.control_dependencies([correct]):
         losses = _cross_entropy(logits, labels)
@@ -139,10 +133,7 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def count(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns <float32>[...], the divisors for the sums of these rows.
-
-        Blank rows (bert_tf/distribute/batches.py) add nothing to the divisors.
-        """
+        """Returns <float32>[...], the divisors for the sums of these rows."""
 
     @abc.abstractmethod
     def compute_sums(
@@ -232,7 +223,7 @@ def loss_weights(task: Task, rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
 def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     """Multiplies weights <float32>[B, ...] by weights of rows <float32>[B].
 
-    `rows` may also be <float32>[B, ...], if `weights` has the same first axes.
+    `rows` may have further axes, if `weights` has the same axes first.
     """
     for _ in range(weights.shape.rank - rows.shape.rank):
         rows = rows[..., tf.newaxis]
@@ -242,10 +233,8 @@ def weigh(weights: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
 class TaskObjective(Objective):
     """The loss of a fine-tuning task.
 
-    Args:
-      task: The task.
-      sample_weight: <float32>[B, ...], a weight for each row or each label, by
-        which `compute_sums` multiplies losses. `count` ignores the weights.
+    `compute_sums` multiplies losses by `sample_weight` <float32>[B, ...], a
+    weight for each row or each label; `count` ignores these weights.
     """
 
     inputs = ("input_ids", "input_mask", "segment_ids")
@@ -264,7 +253,7 @@ class TaskObjective(Objective):
         self, outputs: dict[str, tf.Tensor], rows: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         if COUPLED_LOSS in rows:
-            # The product cancels out, but its gradient, SLOPES, remains.
+            # The products cancel out, but the gradient, SLOPES, remains.
             product = tf.reduce_sum(outputs[self.coupled] * rows[SLOPES])
             value = tf.reduce_sum(rows[COUPLED_LOSS])
             return {"loss_sum": value + product - tf.stop_gradient(product)}

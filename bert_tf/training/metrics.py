@@ -32,8 +32,8 @@ _FORMS = {
 class Means:
     """Means of metrics over several steps, for one line of the log.
 
-    Metrics of one step are noisy, as a step has few masked tokens. Metrics
-    without sums, such as the learning rate, are from the last step.
+    One step has few masked tokens, so its metrics are noisy. Metrics without
+    sums, such as the learning rate, are from the last step.
     """
 
     def __init__(self) -> None:
@@ -71,11 +71,9 @@ class Means:
 class MetricsLog:
     """Appends metrics to `train_metrics.jsonl` and to TensorBoard's files.
 
-    A line is on disk when `write` returns, even if the process is killed.
-
-    Args:
-      start_step: Steps done before. Lines of later steps, which a killed run
-        may have left, are removed, because later steps run again.
+    A line is on disk when `write` returns, even if the process is killed. A
+    killed run may have left lines after `start_step`. They are removed, because
+    these steps run again.
     """
 
     def __init__(self, output_dir: str, start_step: int = 0) -> None:
@@ -95,9 +93,9 @@ class MetricsLog:
     def write(
         self, step: int, values: Mapping[str, float], prefix: str = ""
     ) -> None:
-        """Writes the metrics of a step; training's metrics have no prefix.
+        """Writes the metrics of a step as a line; values not finite as null.
 
-        Values that are not finite become null.
+        Metrics of training have no prefix.
         """
         line = {"step": step}
         for name, value in values.items():
@@ -129,7 +127,7 @@ def read(path: str) -> list[dict[str, Any]]:
     if not tf.io.gfile.exists(path):
         return []
     lines = files.read_bytes(path).split(b"\n")
-    # A killed run may have left part of a line after the last \n: drop it.
+    # Drop the part after the last \n, which a killed run may have left.
     lines.pop()
     rows = []
     for number, line in enumerate(lines, start=1):

@@ -25,8 +25,8 @@ import tensorflow as tf
 
 from bert_tf.errors import UserError
 
-# A variable with one of these in its name is not decayed, and LAMB does not
-# scale its update (optimization.py:59-66 of the original).
+# Variables with one of these in their names do not decay, and LAMB does not
+# scale their updates (optimization.py:59-66 of the original).
 EXCLUDED_FROM_DECAY = ("LayerNorm", "layer_norm", "bias")
 _DECAY_SHARE = 0.2
 # `xla` finds compiled functions that update weights by this part of a name.
@@ -39,8 +39,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     The decay begins at step 0, so the rate drops when the warm-up ends. With a
     warm-up of 100 of 1,000 steps, the rate at the steps 99, 100 and 1,000 is
-    `learning_rate` times 0.99, 0.9 and 0.
-    Source: optimization.py:29-54.
+    `learning_rate` times 0.99, 0.9 and 0 (optimization.py:29-54).
 
     Args:
       learning_rate: The rate at which the warm-up ends.
@@ -48,8 +47,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       num_warmup_steps: Steps of the warm-up.
       first_step: The step at which the schedule begins, for the second phase of
         a run. All other arguments count steps from `first_step`.
-      num_decay_steps: The rate decays in this number of steps at the end, and
-        is constant before. None means all steps.
+      num_decay_steps: The number of steps at the end in which the rate decays;
+        before, it is constant. None means all steps.
 
     Call arguments:
       step: <int64>[], updates done before this one.
@@ -89,13 +88,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         return tf.where(step < self.num_warmup_steps, warmup, rate)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            "learning_rate": self.learning_rate,
-            "num_train_steps": self.num_train_steps,
-            "num_warmup_steps": self.num_warmup_steps,
-            "first_step": self.first_step,
-            "num_decay_steps": self.num_decay_steps,
-        }
+        return dict(vars(self))  # All attributes are arguments.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +96,6 @@ class UpdateRule:
     """The constants of the update rule at the top of this file.
 
     Attributes:
-      beta_1: Decay rate of m.
-      beta_2: Decay rate of v.
-      epsilon: Added to the square root of v.
       weight_decay_rate: The constant `decay` of the rule.
       bias_correction: Whether c1 and c2 correct the bias of m and v toward 0.
       trust_ratio: Whether the update is multiplied by |weight| / |u|.
@@ -118,12 +108,6 @@ class UpdateRule:
     bias_correction: bool = False
     trust_ratio: bool = False
 
-    def without_decay(self) -> "UpdateRule":
-        """Returns the rule for biases and layer normalization."""
-        return dataclasses.replace(
-            self, weight_decay_rate=0.0, trust_ratio=False
-        )
-
 
 def update(
     rule: UpdateRule,
@@ -134,19 +118,9 @@ def update(
     learning_rate: tf.Tensor,
     step: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Computes one update of one weight, without side effects.
+    """Returns weight, m and v, <float32>[...] each, after one update.
 
-    Args:
-      rule: The constants.
-      weight: <float32>[...].
-      m: <float32>[...], the running mean of the gradients.
-      v: <float32>[...], the running mean of the squared gradients.
-      gradient: <float32>[...].
-      learning_rate: <float32>[].
-      step: <int64>[], updates done before this one.
-
-    Returns:
-      The new weight, m and v.
+    `learning_rate` is <float32>[]; `step` <int64>[] counts earlier updates.
     """
     m = rule.beta_1 * m + (1.0 - rule.beta_1) * gradient
     v = rule.beta_2 * v + (1.0 - rule.beta_2) * tf.square(gradient)
@@ -170,11 +144,10 @@ def update(
 
 @functools.cache
 def guarded_update(rule: UpdateRule, jit: bool = True):
-    """Returns a function that clips, unscales and applies a gradient.
+    """Returns a function that scales a gradient and applies it, if `apply`.
 
-    The function also skips infinite gradients. Separate operations to clip,
-    unscale and skip would each take a pass over all gradients. With `jit`, XLA
-    fuses the update into one pass over memory.
+    Separate operations to clip, unscale and skip a gradient would each take a
+    pass over all gradients. With `jit`, XLA fuses the update into one pass.
     """
 
     # Trace one graph per shape: with reduce_retracing, shapes would be unknown.
@@ -198,8 +171,8 @@ def guarded_update(rule: UpdateRule, jit: bool = True):
 def _shared_update(rule: UpdateRule, dtype: tf.DType):
     """Returns a function that updates variables of any shape, by handles.
 
-    With a separate graph for each of hundreds of weights, updates would take
-    half of the train step of `fit`, and half of the time before the first step.
+    With a graph for each of hundreds of weights, updates would take half of the
+    time before the first step of `fit`, and half of each step.
     """
     gradient, rate = (tf.TensorSpec(shape, dtype) for shape in (None, []))
 
@@ -228,16 +201,16 @@ def _shared_update(rule: UpdateRule, dtype: tf.DType):
 def assign_on_replica(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
     """Assigns this replica's copy of a variable.
 
-    Outside of a strategy, assigns the variable itself. All replicas must assign
-    equal values. In replica context, `variable.assign` would raise an error.
+    All replicas must assign equal values. In replica context, `variable.assign`
+    would raise an error. Outside of a strategy, assigns the variable itself.
     """
     return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
 
 
 def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:
-    """Returns the factor that clips gradients of a global norm, <float32>[].
+    """Returns the factor, <float32>[], that clips gradients to `clip_norm`.
 
-    With a `clip_norm` of None, the factor is 1.
+    `norm` <float32>[] is their global norm. Without a `clip_norm`, it is 1.
     """
     if clip_norm is None:
         return tf.ones_like(norm)
@@ -298,18 +271,18 @@ class BertOptimizer(keras.optimizers.Optimizer):
             return
         super().build(variables)
         self.trained_variables = tuple(variables)
-        self._adam_m = [self._add_slot(v, "adam_m") for v in variables]
-        self._adam_v = [self._add_slot(v, "adam_v") for v in variables]
+        add = self.add_variable_from_reference
+        self._adam_m = [add(v, name="adam_m") for v in variables]
+        self._adam_v = [add(v, name="adam_v") for v in variables]
         self._rules = [self._choose_rule(v.path) for v in variables]
         self._rate_factors = [1.0] * len(self.trained_variables)
 
     def _choose_rule(self, name):
         if any(re.search(part, name) for part in self.exclude_from_decay):
-            return self.rule.without_decay()
+            return dataclasses.replace(
+                self.rule, weight_decay_rate=0.0, trust_ratio=False
+            )
         return self.rule
-
-    def _add_slot(self, variable, name):
-        return self.add_variable_from_reference(variable, name=name)
 
     def slots(self, variable) -> tuple[keras.Variable, keras.Variable]:
         """Returns the m and v of a variable."""
@@ -339,7 +312,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         return tf.cast(self.learning_rate, tf.float32)
 
     def update_step(self, gradient, variable, learning_rate):
-        # Each of hundreds of weights adds these operations, so keep them few.
+        # Hundreds of weights each add these operations, so keep them few.
         rate = tf.cast(learning_rate, variable.dtype)
         if (factor := self._rate_factor(variable)) != 1.0:
             rate *= factor
@@ -348,8 +321,8 @@ class BertOptimizer(keras.optimizers.Optimizer):
         step = self.iterations if rule.bias_correction else tf.constant(0)
         gradient = tf.cast(gradient, variable.dtype)
         arguments = (rate, tf.cast(step, tf.int64))
-        # TensorFlow orders LAMB's products by shape. The shared function has no
-        # shapes, so LAMB does not use it: results would round differently.
+        # TensorFlow orders LAMB's products by shape. With the shared function,
+        # which knows no shapes, results would round differently.
         if rule.trust_ratio or tf.executing_eagerly():
             gradient = tf.ensure_shape(gradient, variable.shape)
             old = [tf.convert_to_tensor(x) for x in targets]
@@ -363,9 +336,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
     def update_weight(
         self, variable, gradient, *, jit=True, **scalars
     ) -> list[tf.Operation]:
-        """Updates one variable, for the training step.
-
-        Each replica must call this method, to update its own copy.
+        """Updates one variable on each replica that calls this method.
 
         Args:
           variable: A variable that the optimizer was built with.
@@ -378,8 +349,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         Returns:
           The assignments, if called in a graph.
         """
-        factor = self._rate_factor(variable)
-        if factor != 1.0:  # Avoid an operation per weight.
+        if (factor := self._rate_factor(variable)) != 1.0:
             scalars["learning_rate"] *= factor
         targets = (variable, *self.slots(variable))
         old = [tf.convert_to_tensor(target) for target in targets]

@@ -32,8 +32,7 @@ LEARNING_CURVES_FILE = "learning_curves.png"
 
 _WRITE_ERRORS = (OSError, tf.errors.OpError)
 
-# Each panel shows a metric: (name, title, factor that multiplies the values).
-PRETRAINING = (
+PRETRAINING: Sequence[reports.Panel] = (
     ("loss", "Loss", 1),
     ("masked_lm_loss", "Masked-LM loss", 1),
     ("next_sentence_loss", "Next-sentence loss", 1),
@@ -42,7 +41,7 @@ PRETRAINING = (
     ("next_sentence_accuracy", "Next-sentence accuracy, %", 100),
 )
 
-_FINETUNING = (
+_FINETUNING: Sequence[reports.Panel] = (
     ("loss", "Loss", 1),
     ("learning_rate", "Learning rate", 1),
     ("grad_norm", "Norm of the gradient", 1),
@@ -65,8 +64,8 @@ _FILES = (
 def start_over(config: Any, coordinator: Coordinator) -> None:
     """Removes the files of earlier runs, if --overwrite_output_dir is set.
 
-    The chief removes files while all other workers wait. Raises `UserError` if
-    no run has registered any of the files, or a flag names a path to remove.
+    The chief removes them while the other workers wait. Raises `UserError` if
+    no run has registered any of the files, or if a flag names one to remove.
     """
     if not (config.overwrite_output_dir and config.do_train):
         return
@@ -98,7 +97,7 @@ def describe_checkpoints(
 ) -> None:
     """Writes bert_config.json and vocab.txt next to the checkpoints.
 
-    Programs can then read and convert the output directory like a directory of
+    So programs can read and convert the output directory like a directory of
     the original. Existing files do not change; write errors are logged.
     """
     texts = {model_directory.CONFIG_FILE: bert_config.to_json()}
@@ -150,11 +149,8 @@ def print_report(
 ) -> None:
     """Prints scores, files and the next commands, at the end of a run.
 
-    Args:
-      output_dir: The output directory.
-      results: Metrics by split.
-      commands: The next commands, with {} for the path of the model.
-      notes: Other texts by title.
+    `results` has the metrics of each split, `commands` have {} in place of the
+    path of the model, and `notes` are other texts by title.
     """
     texts = {}
     if results:
@@ -215,15 +211,10 @@ def draw_learning_curves(
     panels: Sequence[reports.Panel] | None = PRETRAINING,
     title: str = "",
 ) -> None:
-    """Draws the metrics of `output_dir` and the evaluations.
+    """Draws the metrics of `output_dir`, and evaluations with a `global_step`.
 
-    If the plot cannot be written, an error is logged.
-
-    Args:
-      output_dir: The output directory.
-      evaluations: Results of evaluations, each with a `global_step`.
-      panels: The panels to draw; None for `measured_panels`.
-      title: The title of the plot.
+    Without `panels`, draws the `measured_panels`. If the plot cannot be
+    written, an error is logged.
     """
     metrics_file = os.path.join(output_dir, training_metrics.METRICS_FILE)
     try:
@@ -256,7 +247,7 @@ def measured_panels(
     """Returns the panels for the metrics that fine-tuning measured.
 
     Each metric of training has a panel. After two or more evaluations, each
-    evaluation metric that varies has a panel, too; SQuAD's `total`, which is
+    evaluation metric that varies has a panel, too. SQuAD's `total`, which is
     constant, has none. If no metric varies, each evaluation metric has a panel.
     """
     panels = [

@@ -23,11 +23,11 @@ class Preemption:
     """A context that handles SIGTERM and Ctrl-C (SIGINT).
 
     The first signal raises `Preempted` at once or, within `deferred`, only sets
-    `requested`. All files stay complete, as they are written atomically. A
-    second signal ends the process at once.
+    `requested`. A second signal ends the process at once. All files stay
+    complete, as they are written atomically.
 
-    Python handles signals in the main thread only; in any other thread the
-    context does nothing.
+    In any thread but the main thread, the context does nothing, because Python
+    does not handle signals there.
 
     Attributes:
       requested: Whether a signal was received.
@@ -91,9 +91,9 @@ def prepare(
 ) -> Iterator[tuple[device_setup.Devices, Preemption]]:
     """Prepares devices, handles signals and records the log in the block.
 
-    The chief locks --output_dir for training, and registers the files that it
-    writes there; other workers write nothing. Raises `UserError` if that folder
-    is in use or not writable, or weights are packed.
+    For training, the chief locks --output_dir. It also registers the files that
+    it writes there; other workers write nothing. Raises `UserError` if the
+    folder is in use or not writable, or if weights are packed.
     """
     keras_backend.require_tensorflow()
     packed_weights.refuse()

@@ -38,8 +38,7 @@ _TRAINING_ONLY = {
     "hidden_dropout_prob",
     "initializer_range",
 }
-# A message names at most this number of files.
-_MAX_NAMED = 20
+_MAX_NAMED = 20  # Files in a message.
 _PHASE_FLAGS = {"input_file", "max_seq_length", "max_predictions_per_seq"}
 # Messages name settings with these prefixes, as in --seed.
 _PREFIXES = {"flags": "--", "bert_config": "bert_config."}
@@ -66,7 +65,7 @@ def describe(
 def describe_devices(devices: Devices, compiled: str = "") -> dict[str, Any]:
     """Describes the devices of a run as JSON values, for its checkpoints.
 
-    `compiled` is `TrainingStep.compiled`, after the first step.
+    `compiled` is `TrainingStep.compiled`, which is empty before the first step.
     """
     described = {
         "the strategy": type(devices.strategy).__name__,
@@ -129,8 +128,8 @@ def check_continuation(
 ) -> bool:
     """Compares a run with its checkpoint; returns True for a new phase.
 
-    `before` is empty if another program wrote the checkpoint. Allowed changes
-    are logged. For others, `UserError` names all of them.
+    If another program wrote the checkpoint, `before` is empty. Logs all changes
+    that are allowed; for the others, raises `UserError` with all their names.
     """
     if not before:
         return False
@@ -175,9 +174,9 @@ def check_model(
 ) -> None:
     """Compares the model of a checkpoint with the model to evaluate.
 
-    Weights of a model with another activation or reading direction may have the
-    expected shapes, so only this check finds the difference. `UserError` names
-    the settings that differ and affect scores.
+    A model with another activation or reading direction may have the expected
+    shapes, so only this check finds the difference. `UserError` names the
+    settings that differ and affect scores.
     """
     names = before.get("bert_config", {}).keys() - _TRAINING_ONLY
     changes = _changes(before, now, "bert_config", names)
@@ -228,7 +227,7 @@ def _data_changes(before, now) -> list[str]:
 
 
 def _hash_files(paths: Iterable[str]) -> dict[str, str]:
-    """Maps file names to fingerprints; adds numbers to equal names."""
+    """Returns the fingerprint of each file by name; numbers equal names."""
     found: dict[str, str] = {}
     for path in paths:
         name, number = os.path.basename(path), 1

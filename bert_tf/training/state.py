@@ -38,11 +38,10 @@ def assign(
     tensors: Mapping[str, np.ndarray],
     source: str,
 ) -> None:
-    """Restores all weights, slots and the step from a checkpoint.
+    """Restores all weights, slots and the step from the result of `read`.
 
-    `tensors` is the result of `read`; error messages name `source`. If a tensor
-    is missing, unknown or of another shape, `UserError` is raised before any
-    change.
+    If a tensor is missing, unknown or of another shape, raises `UserError`,
+    which names `source`, before any change.
     """
     variables = dict(model_variables)
     _assign(
@@ -64,8 +63,8 @@ def assign_optimizer(
     """Restores slots and step from `StoredModel.optimizer_state` of a model.
 
     Slots of weights that are not trained here are ignored and logged. If the
-    state is empty or does not fit, `UserError` names `source` before any
-    change.
+    state is empty or does not fit, raises `UserError`, which names `source`,
+    before any change.
     """
     slots = _slot_variables(model_variables, optimizer)
     tensors = Tensors.from_arrays(state)

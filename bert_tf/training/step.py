@@ -1,14 +1,14 @@
 """The training step, and the loop over steps in one graph.
 
 A step is split over replicas and, within a replica, over micro-batches. The
-counts of the whole step are summed first, so that the losses of all parts add
-up to the loss of the whole step. Then gradients are summed, clipped once and
+counts of the whole step are added up first, so that the losses of all parts add
+up to the loss of the whole step. Then gradients are added up, clipped once and
 applied once. Each replica updates its own copy of the weights, and all copies
 stay equal. On TPUs, and on several GPUs with `--xla=on`, a replica's program
 includes the sums over replicas. Otherwise, sums run outside of the programs.
 
 If the loss of a row reads outputs of other rows, as with in-batch negatives, a
-step first computes the outputs of all rows, without gradients. The slopes are
+step first computes the outputs of all rows, without gradients, and the slopes:
 the derivatives of the loss with respect to these outputs. Each micro-batch
 computes the gradients of weights from its slopes, so the loss does not depend
 on how a step is split (Gao et al., 2021, https://arxiv.org/abs/2101.06983).
@@ -43,9 +43,9 @@ _STEP_METRICS = ("learning_rate", "grad_norm")
 _FIRST_SCALE = 2.0**15
 _STEPS_UNTIL_LARGER = 2000
 
-# Allocators raise these errors, in XLA and CUDA as well. The same errors may
-# mean a full disk, or a kernel that needs more shared memory than a GPU has, so
-# the message must also match `_OUT_OF_MEMORY`.
+# Allocators raise these errors, in XLA and CUDA as well. So do full disks, and
+# kernels that need more shared memory than a GPU has. Therefore the message
+# must match `_OUT_OF_MEMORY`, too.
 _MEMORY_ERRORS = (
     tf.errors.InternalError,
     tf.errors.ResourceExhaustedError,
@@ -78,10 +78,10 @@ class LossScale:
         return tf.convert_to_tensor(self._scale)
 
     def adapt(self, is_finite: tf.Tensor, apply: tf.Tensor) -> tf.Tensor:
-        """Adapts the scale after a step, in replica context.
+        """Adapts the scale after a step, in replica context, if `apply`.
 
-        All are <bool>[]. If `apply` is false, nothing changes. The result is
-        false if gradients are not finite at a scale of 1 or less.
+        Returns false if gradients are not finite at a scale of 1 or less. All
+        arguments and the result are <bool>[].
         """
         scale, old = self.value(), tf.convert_to_tensor(self._good_steps)
         good_steps = tf.where(is_finite, old + 1, 0)
@@ -116,8 +116,8 @@ class TrainingStep:
       model: A model of `bert_tf.modeling`, with any head.
       optimizer: A `BertOptimizer`, built with the variables to train; its
         `iterations` count the steps.
-      scale_loss: Whether to scale the loss against underflow, for float16. If
-        true, a step with an overflow is counted but changes no weight.
+      scale_loss: Whether to scale the loss against underflow, for float16. Then
+        a step with an overflow is counted but changes no weight.
       compilation: What XLA compiles; by default, "chains" (see `xla`).
       all_reduce_dtype: The dtype in which gradients are summed over replicas.
 
@@ -149,7 +149,7 @@ class TrainingStep:
         self._compilation.check(self._num_devices)
         self._all_reduce_dtype = all_reduce_dtype
         self._metric_names = objective.metrics + _STEP_METRICS
-        # The flags' micro-batch size, and the smaller one since memory ran out.
+        # The flags' micro-batch size, and the size since memory ran out.
         self._halved: tuple[int, int] | None = None
         self.loss_scale = None
         with strategy.scope():
@@ -197,7 +197,7 @@ class TrainingStep:
         if self.loss_scale is not None:
             self.loss_scale.restore(state)
         whole, size = state.get("halved_micro_batch", (0, 0))
-        # The stored size applies only if the flags' micro-batch is unchanged.
+        # With another --micro_batch_size, the stored size does not apply.
         if whole == self.plan.micro_batch_size:
             logging.info(
                 "%d sequences are computed at once, as memory was exhausted "
@@ -230,25 +230,22 @@ class TrainingStep:
           OutOfMemoryError: If memory is exhausted.
         """
         try:
-            return self._run_steps(iterator, num_steps)
+            if not self.compiled:
+                count = tf.TensorSpec([], tf.int32)
+                graph = self._run.get_concrete_function(iterator, count).graph
+                unpad = layouts.TOKEN_INDICES in iterator.element_spec
+                self.compiled = self._compilation.describe(
+                    graph, self._num_devices, unpad
+                )
+                terminal.detail("%s", self.compiled)
+            is_finite, *values = self._run(iterator, tf.constant(num_steps))
+            metrics, sums = tf.nest.map_structure(float, values)
         except (tf.errors.OpError, MemoryError) as error:
             size = self.plan.micro_batch_size
             explanation = explain_out_of_memory(error, size)
             if explanation is None:
                 raise
             raise explanation from error
-
-    def _run_steps(self, iterator, num_steps):
-        if not self.compiled:
-            count = tf.TensorSpec([], tf.int32)
-            graph = self._run.get_concrete_function(iterator, count).graph
-            unpad = layouts.TOKEN_INDICES in iterator.element_spec
-            self.compiled = self._compilation.describe(
-                graph, self._num_devices, unpad
-            )
-            terminal.detail("%s", self.compiled)
-        is_finite, *values = self._run(iterator, tf.constant(num_steps))
-        metrics, sums = tf.nest.map_structure(float, values)
         self._has_run = True
         return bool(is_finite), metrics, sums
 
@@ -259,9 +256,8 @@ class TrainingStep:
         the step, compiles only its "chains" (see `xla`). Weights, optimizer and
         step count do not change. The caller must read the failed batch again.
 
-        Returns:
-          False if there is no fallback, if weights are partly updated, or with
-          several workers, because other workers wait for this one.
+        Returns False if there is no fallback, if weights are partly updated, or
+        with several workers, because the others wait for this one.
         """
         is_single = self._num_devices == self._strategy.num_replicas_in_sync
         if not is_single or not self._is_between_steps():
@@ -276,9 +272,7 @@ class TrainingStep:
                 self.global_step,
                 self.plan.micro_batch_size,
             )
-        elif self._compilation.fall_back(
-            error, self._has_run, self._num_devices
-        ):
+        elif self._compilation.fall_back(error, self._has_run):
             logging.warning(
                 "The compiled step failed, so only its chains are compiled "
                 "from now on, which is slower (%s).",
@@ -334,9 +328,9 @@ class TrainingStep:
     def _replica_step(self, rows, is_healthy, metrics):
         """Runs one step on a replica's rows, [R, ...], inside `strategy.run`.
 
-        If an earlier step ended training, `is_healthy` <bool>[] is false; then
-        this step changes nothing. Returns `is_healthy` and `metrics` after the
-        step.
+        If an earlier step of the call was not finite, `is_healthy` <bool>[] is
+        false, and this step changes nothing. Returns `is_healthy` and `metrics`
+        after the step.
         """
         count = self._add_up(self._count(rows))
         if self._is_coupled:
@@ -461,8 +455,7 @@ class TrainingStep:
         """Clips and applies a step's gradients, in replica context.
 
         If `is_healthy` <bool>[] is false, nothing changes and the metrics are
-        `last`. Returns <bool>[], whether training may continue, and the
-        metrics.
+        `last`. Returns whether training may continue, <bool>[], and metrics.
         """
         optimizer = self.optimizer
         metrics = self.objective.normalize(sums, count)

@@ -1,4 +1,4 @@
-"""Runs training: steps, metrics, checkpoints, preemption, infinite losses."""
+"""Runs training: steps, metrics, checkpoints, preemption, failed steps."""
 
 import abc
 import contextlib
@@ -40,8 +40,8 @@ from bert_tf.training.step import TrainingStep
 class Pacer:
     """Decides how many steps one call into the graph runs.
 
-    A call ends where a metrics line or checkpoint is due, at each multiple of
-    its interval. Calls take under 10 seconds, so that the progress bar moves.
+    A call ends where a metrics line or checkpoint is due, at the multiples of
+    the `intervals`. It takes under 10 seconds, so that the progress bar moves.
     """
 
     # Plan calls of 7 s, so that they take under 10 s even if steps get slower.
@@ -63,7 +63,6 @@ class Pacer:
         return min(self._max_steps, min(ends) - step, self._last_step - step)
 
     def start(self) -> None:
-        """Starts the clock."""
         self._begin = time.monotonic()
 
     def stop(self, num_steps: int) -> float:
@@ -97,10 +96,10 @@ class TrainerConfig:
 class Trainer(abc.ABC):
     """Trains a model until the last step, from its last checkpoint if any.
 
-    All workers train; only the chief logs and writes. There are subclasses for
-    pretraining and for the trials of fine-tuning and distillation. Call
-    `restore_or_initialize` first. `output_dir` is for checkpoints, metrics and
-    dumped batches.
+    All workers train; only the chief logs, and writes checkpoints, metrics and
+    dumped batches to `output_dir`. There are subclasses for pretraining and for
+    the trials of fine-tuning and distillation. Call `restore_or_initialize`
+    first.
     """
 
     identity: Mapping[str, Any]
@@ -133,11 +132,11 @@ class Trainer(abc.ABC):
         self._line_due = 0.0
         self._dev_score = ""
         self._saved_at = 0.0
-        # The next metrics line covers these totals.
+        # Totals for the next metrics line.
         self._seconds = 0.0
         self._steps = 0
         self._means = training_metrics.Means()
-        # The next line of the log shows these means.
+        # Means for the next line of the log.
         self._shown = training_metrics.Means()
         self._rate = progress.Rate()
 
@@ -212,7 +211,6 @@ class Trainer(abc.ABC):
 
     @property
     def model(self) -> keras.Model:
-        """The model in its current state."""
         return self.training_step.model
 
     def weights(self) -> dict[str, np.ndarray]:
@@ -232,7 +230,7 @@ class Trainer(abc.ABC):
           read_from: Returns an iterator over batches, given the first step.
             Later calls of `run_steps` continue with the same iterator.
           read_batch: Returns the batch of a given step; steps count from 0.
-          stop_at: Step to stop at; by default the last one.
+          stop_at: The step to stop at, by default the last one.
 
         Raises:
           Preempted: On SIGTERM or Ctrl-C, after a checkpoint of the current
@@ -309,16 +307,16 @@ class Trainer(abc.ABC):
     def after_call(
         self, step: int, num_steps: int, sums: Mapping[str, float]
     ) -> None:
-        """Does nothing; subclasses may act after a call, given its sums."""
+        """Hook for subclasses, given the sums of a call that has ended."""
         del step, num_steps, sums
 
     def describe_progress(self, step: int) -> dict[str, float]:
-        """Returns further values for a metrics line, besides the means."""
+        """Hook for subclasses that add values to a metrics line."""
         del step
         return {}
 
     def _checkpoint_is_due(self, step: int) -> bool:
-        """Returns whether to save; only the chief's result has an effect."""
+        """Returns whether to save; only the chief can save, so it decides."""
         every = self._flags.save_checkpoints_steps
         limit = self._flags.save_checkpoints_secs
         if step % every == 0 or step == self._config.last_step:
@@ -410,7 +408,6 @@ class Trainer(abc.ABC):
     def write_line(
         self, step: int, values: Mapping[str, float], prefix: str = ""
     ) -> None:
-        """Writes values as a line of the metrics file; see `MetricsLog`."""
         self._open_log()  # The disk may have space again.
         if self._log is not None:
             with self._attempting():
@@ -418,7 +415,6 @@ class Trainer(abc.ABC):
                 self._logged_step = step
 
     def _write_metrics(self, step: int, means: Mapping[str, float]) -> None:
-        """Writes a metrics line, with the throughput."""
         if not self.coordinator.is_chief:
             return
         examples = self._steps / self._seconds * self._config.examples_per_step
@@ -454,7 +450,7 @@ class Trainer(abc.ABC):
                 "Metrics or a batch could not be written (%s).",
                 errors.first_line(error),
             )
-            # Reopening the log before the next line removes any partial line.
+            # When the log is opened again, it removes an incomplete line.
             self._log = None
 
     def _give_up(

@@ -1,15 +1,15 @@
 """Chooses which parts of the training step XLA compiles (`--xla`).
 
-`step` compiles all that a device computes in a step, including micro-batches,
-as one program. As TPUs require, shapes are known and strings are left out. On a
-GPU a second program updates all weights, and collectives run between the two
-programs. With `--xla=on` on several GPUs, a single program also includes
-updates and collectives, and collectives overlap the backward pass.
-`chains` compiles only the operations between the matrix products
-(bert_tf/modeling/fused.py), and the update of each weight. On CPUs, `chains` is
-faster than `step`, as oneDNN's products are faster than XLA's. A compiled
-update returns the new weight, as XLA on a CPU would copy a weight to assign it.
-`off` compiles nothing.
+- `step` compiles all that a device computes in a step, with all micro-batches,
+  as one program, which needs known shapes and no strings. On a GPU a second
+  program updates all weights, and collectives run between the two programs.
+  With `--xla=on` on several GPUs, a single program also includes updates and
+  collectives, and collectives overlap the backward pass.
+- `chains` compiles only the operations between the matrix products
+  (bert_tf/modeling/fused.py), and the update of each weight. On CPUs, `chains`
+  is faster than `step`, as oneDNN's products are faster than XLA's. A compiled
+  update only returns the new weight: XLA on a CPU would copy it to assign it.
+- `off` compiles nothing.
 
 Shapes:
   R: number of examples of a replica.
@@ -36,22 +36,15 @@ STEP = "step"
 # at most this number of different lengths.
 _DEFAULT_LENGTHS = 4
 
-# The compiler and the GPU libraries that it calls raise these errors.
-_ERRORS = (
-    tf.errors.FailedPreconditionError,
-    tf.errors.InternalError,
-    tf.errors.InvalidArgumentError,
-    tf.errors.NotFoundError,
-    tf.errors.UnavailableError,
-    tf.errors.UnimplementedError,
-    tf.errors.UnknownError,
-)
-# Error messages of the compiler and of collectives match these patterns.
+# Error messages of the compiler match this pattern.
 _COMPILER = re.compile(
     "to compile|tf2xla|compilation|ptxas|libdevice|autotuning|shared memory",
     re.IGNORECASE,
 )
-_COLLECTIVE = re.compile("nccl|collective", re.IGNORECASE)
+# Error messages of input, collectives and full disks match this pattern.
+_OTHERS = re.compile(
+    "IteratorGetNext|nccl|collective|no space left", re.IGNORECASE
+)
 # Lines that TensorFlow puts before a message begin with these: skip them.
 _PLACES = ("Graph execution error", "Detected at node", "File ", "<stack ")
 
@@ -66,8 +59,8 @@ def choose(flag: str, kind: str, deterministic: bool = False) -> str:
     Args:
       flag: `--xla`: "auto", "on" or "off".
       kind: "CPU", "GPU" or "TPU".
-      deterministic: Whether operations must be deterministic. This makes XLA on
-        a GPU split the gradient of the word embeddings into sorted scalar
+      deterministic: Whether operations must be deterministic. If so, XLA on a
+        GPU splits the gradient of the word embeddings into sorted scalar
         updates, which take as long as the rest of the step.
 
     Raises:
@@ -109,7 +102,7 @@ class Compilation:
       deterministic: Whether operations must be deterministic.
 
     Attributes:
-      mode: The part that is compiled: "off", "chains" or "step".
+      mode: The result of `choose`; `fall_back` may change it.
     """
 
     def __init__(
@@ -155,39 +148,29 @@ class Compilation:
         is_on = self.mode == STEP and self._includes_collectives
         return is_on and self._kind == "GPU" and num_devices > 1
 
-    def fall_back(
-        self, error: Exception, has_run: bool, num_devices: int
-    ) -> bool:
+    def fall_back(self, error: Exception, has_run: bool) -> bool:
         """Compiles the chains alone from now on, if that may avoid an error.
 
-        Applies to GPUs only. On all other devices a step compiles, as tests
-        show, or `check` has raised an error. `has_run` is true if a step has
-        succeeded before. Returns True if `mode` is now "chains".
+        `has_run` is true if a step has succeeded before. Returns True if `mode`
+        is now "chains".
         """
-        text = str(error)
+        # Other devices than GPUs always compile a step, as tests show.
         is_of_gpu = self._kind == "GPU" and self.mode == STEP
         if not is_of_gpu or not isinstance(error, tf.errors.OpError):
             return False
-        # Fall back for messages of the compiler in any step, as later steps may
-        # have new shapes. Other errors count before the first success only, and
-        # never if the input or collectives outside of the step raised them.
-        if not _COMPILER.search(text) and (
-            has_run
-            or not isinstance(error, _ERRORS)
-            or "IteratorGetNext" in text
-            or _COLLECTIVE.search(text)
-            and not self.includes_collectives(num_devices)
-        ):
-            return False
-        self.mode = CHAINS
-        return True
+        # Compilers can fail in any step, as later steps may have new shapes.
+        # Before the first success, errors of unknown origin count, too.
+        text = str(error)
+        if _COMPILER.search(text) or not (has_run or _OTHERS.search(text)):
+            self.mode = CHAINS
+            return True
+        return False
 
     def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function of a replica's rows, compiled if mode is "step".
 
-        Args:
-          function: Takes the features of rows, [R, ...], and other tensors.
-            The shapes of its results must not depend on the length of rows.
+        `function` takes the features of rows, [R, ...], and other tensors. The
+        shapes of its results must not depend on the length of rows.
         """
         if self.mode != STEP:
             return function
@@ -197,8 +180,8 @@ class Compilation:
     def wrap_part(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function of a replica, compiled if `updates_together`.
 
-        Without compilation, a GPU would take more time for the many small
-        weights than for the few large weights.
+        Otherwise, a GPU would take more time for the many small weights than
+        for the few large weights.
         """
         if not self.updates_together:
             return function
@@ -246,7 +229,7 @@ class Compilation:
     ) -> str:
         """Describes the compiled parts of the graph of a step.
 
-        Each of this process's `num_devices` has programs of its own.
+        Each of the `num_devices` of this process has programs of its own.
         """
         names = compiled_functions(graph)
         steps = sum(_STEP_NAME in name for name in names) // num_devices

@@ -1,7 +1,7 @@
 """Counts over generated pretraining records.
 
-`RecordCounts` are summed over batches, shards and runs, so a resumed run
-includes the shards that the killed run finished.
+`RecordCounts` are added up over batches, shards and runs, so a resumed run
+counts the shards that the killed run finished, too.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclasses.dataclass
 class RecordCounts:
-    """Counts over records; they can be summed.
+    """Counts over records; they can be added up.
 
     Attributes:
       num_instances: Records.
@@ -25,7 +25,7 @@ class RecordCounts:
         that happen to equal the original token.
       num_random: Predicted tokens replaced by another token.
       length_histogram: <int64>[max_seq_length + 1]: element n is the number of
-        records of n tokens.
+        records of n tokens. Without records, <int64>[1].
     """
 
     num_instances: int = 0
@@ -73,21 +73,13 @@ class RecordCounts:
         self.num_same += int(same.sum())
         self.num_random += int((predicted & ~masked & ~same).sum())
         size = batch["input_ids"].shape[1] + 1
-        self._add_lengths(np.bincount(lengths, minlength=size))
+        self.length_histogram = self.length_histogram + np.bincount(
+            lengths, minlength=size
+        )
 
     def add(self, other: "RecordCounts") -> None:
-        for field in dataclasses.fields(self):
-            if field.name != "length_histogram":
-                total = getattr(self, field.name) + getattr(other, field.name)
-                setattr(self, field.name, total)
-        self._add_lengths(other.length_histogram)
-
-    def _add_lengths(self, histogram: np.ndarray) -> None:
-        size = max(len(self.length_histogram), len(histogram))
-        total = np.zeros(size, np.int64)
-        total[: len(self.length_histogram)] += self.length_histogram
-        total[: len(histogram)] += histogram
-        self.length_histogram = total
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
     @property
     def random_next_share(self) -> float:
@@ -97,9 +89,8 @@ class RecordCounts:
     def describe_cut(self, predictions: np.ndarray, most: int) -> str | None:
         """Describes the predictions that do not fit into the records, or None.
 
-        Element n of `predictions` <int64>[len(length_histogram)] is the number
-        of tokens that a record of n tokens would predict without the maximum,
-        `most`.
+        Without the maximum `most`, a record of n tokens would predict
+        `predictions[n]` tokens, <int64>[len(length_histogram)].
         """
         records = self.length_histogram
         is_cut = (predictions > most) & (records > 0)
@@ -114,9 +105,7 @@ class RecordCounts:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        values = dict(vars(self))
-        values["length_histogram"] = self.length_histogram.tolist()
-        return values
+        return vars(self) | {"length_histogram": self.length_histogram.tolist()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "RecordCounts":
@@ -128,8 +117,8 @@ class RecordCounts:
 class GenerationResult:
     """The files and counts of a generator run.
 
-    `files` gives the number of "records" and of "bytes" for each path.
-    `num_documents` counts non-empty documents; `counts` are for all files.
+    `files` has the number of "records" and of "bytes" of each path.
+    `num_documents` leaves out empty documents; `counts` are over all files.
     """
 
     files: dict[str, dict[str, int]]

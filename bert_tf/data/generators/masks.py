@@ -2,9 +2,9 @@
 
 The draws have the original's distribution (create_pretraining_data.py:340-415).
 The length of a sequence sets its number of predicted tokens. Words (or tokens)
-are taken in random order; words that add too many predictions are skipped. Each
-chosen token is masked, kept or replaced independently. The original has neither
-runs of up to `max_ngram` words nor the left-to-right task.
+are tried in random order, and a word that has too many tokens is skipped. Each
+chosen token is masked, kept or replaced independently. Runs of up to
+`max_ngram` words and the left-to-right task are additions to the original.
 
 A batch is an array with one row per sequence, so Python does few steps.
 TensorFlow is not imported, so workers start at once.
@@ -20,8 +20,8 @@ def num_predictions(
 ) -> np.ndarray:
     """Returns the number of predicted tokens (lines 365-367 of the original).
 
-    The number is at least 1. Halves are rounded to the even number, as in
-    Python. For 30 tokens, [CLS] and [SEP] included, 30 * 0.15 = 4.5 gives 4.
+    The number is at least 1. Like Python, `rint` rounds a half to the even
+    number: 30 tokens, [CLS] and [SEP] included, give 30 * 0.15 = 4.5, thus 4.
     """
     rounded = np.rint(lengths * masked_lm_prob).astype(np.int64)
     return np.minimum(max_predictions_per_seq, np.maximum(1, rounded))
@@ -50,8 +50,8 @@ def _random_order(
     """Returns up to `limit` columns of each row, shuffled, candidates first."""
     batch_size, columns = candidates.shape
     limit = min(limit, columns)
-    # Sorting plain numbers is much faster than an argsort, so the low bits of a
-    # random key store the column. Ties in the 50 or more random bits are rare.
+    # Sorting plain numbers is much faster than an argsort, so put the column
+    # into the low bits of a random key. The 50 or more random bits rarely tie.
     column_bits = max(1, (columns - 1).bit_length())
     keys = rng.integers(
         0, 1 << (62 - column_bits), candidates.shape, dtype=np.int64
@@ -90,10 +90,10 @@ def choose_words(
     """Chooses whole words, in runs of up to `max_ngram`, up to `limit` tokens.
 
     Words are tried in random order. A word that would exceed the limit is
-    skipped (lines 378-383 of the original), so fewer tokens may be chosen. For
-    a limit of 4 and words of 2, 3 and 1 tokens, in this order, the first and
-    the last word are chosen. A run ends early at the end of its segment, before
-    a word that is already chosen, or before a word that would exceed the limit.
+    skipped (lines 378-383 of the original), so fewer tokens may be chosen. If
+    words of 2, 3 and 1 tokens are tried with a limit of 4, the first and the
+    last are chosen. A run ends early at the end of its segment, before a word
+    that is already chosen, or before a word that would exceed the limit.
 
     Args:
       candidates: <bool>[batch, seq_length], the tokens that may be chosen.
@@ -101,7 +101,7 @@ def choose_words(
         token belongs to the candidate before it, even across a [SEP], as in the
         original (lines 350-363).
       segment_ids: <int>[batch, seq_length].
-      limit: <int64>[batch], maximum number of tokens to choose.
+      limit: <int64>[batch].
       max_ngram: Length of the longest run, in words.
       rng: The random generator.
 
@@ -116,8 +116,7 @@ def choose_words(
     word_of_token = np.cumsum(begins, axis=1)
     num_words = word_of_token[:, -1]
     most_words = int(num_words.max(initial=0))
-    # A column for each word, and an empty column at both ends, so that a run of
-    # words ends there.
+    # A column for each word, and an empty column at both ends, where runs end.
     columns = most_words + 2
     rows, places = np.nonzero(candidates)
     words = word_of_token[rows, places]
@@ -159,9 +158,9 @@ def replace_tokens(
     token_ids: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Returns the input ids at the positions of tokens to predict.
+    """Returns the ids to put in place of `tokens`, which are to be predicted.
 
-    Each token is masked, kept or replaced independently, also within a word.
+    Each token is masked, kept or replaced independently, even within a word.
     Random tokens are drawn from `token_ids`, which has all tokens, including
     special tokens (lines 391-404 and 210 of the original).
     """
@@ -188,7 +187,7 @@ def mask_batch(
     token_ids: np.ndarray,
     rng: np.random.Generator,
 ) -> dict[str, np.ndarray]:
-    """Masks a batch; `input_ids` is changed in place.
+    """Masks a batch; changes `input_ids` in place.
 
     With `config.left_to_right` nothing is masked, and each position in
     `masked_lm_positions` predicts the next token, which is in `masked_lm_ids`.
@@ -201,7 +200,7 @@ def mask_batch(
       candidates: <bool>[batch, seq_length], False for [CLS], [SEP] and padding.
       starts_word: <bool>[vocab_size]: False for "##" tokens.
       lengths: <int64>[batch], tokens per row, with [CLS] and [SEP].
-      config: Settings for choosing and replacing tokens.
+      config: Flags that set how tokens are chosen and replaced.
       mask_id: The id of [MASK].
       token_ids: The ids to draw random tokens from.
       rng: The random generator.
@@ -214,8 +213,8 @@ def mask_batch(
     flat_ids, most = input_ids.reshape(-1), config.max_predictions_per_seq
     count = num_predictions(lengths, config.masked_lm_prob, most)
     if config.left_to_right:
-        # Predict all tokens, or a uniform sample if there are too many. With
-        # the first tokens instead, a model would learn only starts of texts.
+        # If there are too many tokens, predict a uniform sample: from the first
+        # tokens, a model would learn only starts of texts.
         count = np.minimum(candidates.sum(axis=1), most)
     if (
         config.do_whole_word_mask or config.max_ngram > 1
@@ -246,10 +245,7 @@ def mask_batch(
             tokens, config, mask_id, token_ids, rng
         )
     return {
-        name: values.reshape(batch_size, most)
-        for name, values in (
-            ("masked_lm_positions", positions),
-            ("masked_lm_ids", ids),
-            ("masked_lm_weights", weights),
-        )
+        "masked_lm_positions": positions.reshape(batch_size, most),
+        "masked_lm_ids": ids.reshape(batch_size, most),
+        "masked_lm_weights": weights.reshape(batch_size, most),
     }

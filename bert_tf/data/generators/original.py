@@ -1,13 +1,13 @@
 """The original generator: its algorithm for pretraining records, draw by draw.
 
-Source: create_pretraining_data.py of google-research/bert at eedf571. For the
-same flags and files the records equal the original's, because every random draw
-comes from one `random.Random` in the original's order. All documents and
-instances are in memory and one process does the work, as in the original. For
-larger corpora use the streaming generator.
+Source: create_pretraining_data.py of google-research/bert at eedf571; comments
+give its lines. For the same flags and files the records equal the original's,
+because every random draw comes from one `random.Random` in the original's
+order. All documents and instances are in memory, and one process does the work,
+as in the original. For larger corpora use the streaming generator.
 
-This module stores ids where the original stores tokens, but the records are
-equal, because no token occurs twice in a vocabulary.
+The original stores tokens. This module stores their ids, which gives equal
+records, because no token occurs twice in a vocabulary.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 Sentence = list[int]
 Document = list[Sentence]
 
-# Maximum number of draws to find another document (line 277 of the original).
+# Maximum number of draws to find another document (line 277).
 _OTHER_DOCUMENT_TRIES = 10
 _RECORDS_PER_BATCH = 1000
 
@@ -44,12 +44,12 @@ class Instance:
     """One training example.
 
     Attributes:
-      input_ids: [CLS] A [SEP] B [SEP] with some tokens replaced, as <int32>[n].
+      input_ids: <int32>[n], [CLS] A [SEP] B [SEP] with some tokens replaced.
       length_a: Number of tokens in segment 0, with [CLS] and the first [SEP].
-      is_random_next: Whether B is random instead of following A in the text.
-      was_truncated: Whether A or B lost tokens to fit.
-      positions: Indices of the tokens to predict, ascending, <int32>[p].
-      labels: The ids at `positions` before masking, <int32>[p].
+      is_random_next: True if B is random, False if B follows A in the text.
+      was_truncated: True if A or B lost tokens to fit.
+      positions: <int32>[p], indices of the tokens to predict, ascending.
+      labels: <int32>[p], the ids at `positions` before masking.
     """
 
     input_ids: np.ndarray
@@ -69,8 +69,8 @@ def generate(
 ) -> GenerationResult:
     """Writes records to the files in turn; all files appear at the end.
 
-    The text has one sentence per line. `work_dir` is unused, so a killed run
-    starts from the beginning. Text without a token raises `UserError`.
+    The text has one sentence per line. `work_dir` is unused: a killed run
+    starts again from the beginning. Text without a token raises `UserError`.
     """
     del work_dir
     rng = random.Random(config.random_seed)
@@ -144,7 +144,7 @@ def create_instances(
     tokenizer: BertTokenizer,
     rng: random.Random,
 ) -> list[Instance]:
-    """Creates instances in `dupe_factor` passes (original: lines 212-219)."""
+    """Creates instances in `dupe_factor` passes (lines 212-219)."""
     instances: list[Instance] = []
     total = config.dupe_factor * len(documents)
     masker = _Masker(config, tokenizer)
@@ -167,13 +167,13 @@ def _create_pairs(
     index: int,
     rng: random.Random,
 ) -> Iterator[tuple[Sentence, Sentence, bool]]:
-    """Yields (A, B, whether B is random) for a document (original: 223-297).
+    """Yields (A, B, whether B is random) for a document (lines 223-297).
 
     For a target of 10, sentences of 4, 3 and 5 tokens form a chunk. A is the
     first sentence or the first two. B is the rest of the chunk, or random text;
-    a random B leaves the rest to the next chunk.
+    then the next chunk begins with the rest.
 
-    This is a generator because the caller draws from `rng` between the pairs.
+    The caller must draw from `rng` between the pairs, hence the generator.
     """
     document = documents[index]
     # Maximum length of A and B together, without [CLS] and two [SEP].
@@ -221,7 +221,7 @@ def _draw_other_text(
 def truncate_pair(
     a: Sentence, b: Sentence, max_num_tokens: int, rng: random.Random
 ) -> tuple[Sentence, Sentence]:
-    """Cuts the ends of the longer text until both fit (original: 418-433)."""
+    """Cuts the ends of the longer text until both fit (lines 418-433)."""
     spans = [[0, len(a)], [0, len(b)]]
     lengths = [len(a), len(b)]
     for _ in range(len(a) + len(b) - max_num_tokens):
@@ -247,7 +247,7 @@ class _Masker:
     def create_instance(
         self, a: Sentence, b: Sentence, is_random_next: bool, rng: random.Random
     ) -> Instance:
-        """Truncates, joins and masks a pair (original: lines 299-340)."""
+        """Truncates, joins and masks a pair (lines 299-340)."""
         cls_id, sep_id = self._vocabulary.cls_id, self._vocabulary.sep_id
         num_tokens = len(a) + len(b)
         a, b = truncate_pair(a, b, self._config.max_seq_length - 3, rng)
@@ -265,7 +265,7 @@ class _Masker:
     def mask(
         self, ids: Sentence, rng: random.Random
     ) -> tuple[Sentence, list[int]]:
-        """Returns masked ids and positions (original: lines 342-415)."""
+        """Returns masked ids and positions (lines 342-415)."""
         config = self._config
         groups = self._candidates(ids)
         rng.shuffle(groups)

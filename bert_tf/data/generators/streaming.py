@@ -5,10 +5,9 @@ google-research/bert at eedf571), but are made in two steps. Each step resumes
 where a killed run stopped:
 
 1. The corpus is tokenized once, into flat files (`token_store`).
-2. Worker processes write parts of the records (`streaming_worker`). A part
-   depends only on the seed and the part's number, so its bytes are equal for
-   any number of processes and after a kill. When all parts of a file exist,
-   they are concatenated, and the file appears when it is complete.
+2. Worker processes write parts of the records (`streaming_worker`). Neither the
+   number of processes nor a kill changes a part's bytes. When all parts of a
+   file exist, they are concatenated, and the file appears when it is complete.
 
 Two differences from the original do not affect training. A document of more
 than `token_store.MAX_TOKENS_PER_PASS` tokens is processed in several passes,
@@ -54,10 +53,10 @@ _CHARACTERS_PER_BATCH = 1 << 20
 # Saving waits for the disk, so save only once in this many batches.
 _BATCHES_PER_SAVE = 16
 
-# A batch: lines, and the document number of each line <int64>[lines].
+# Lines, and the document number of each line <int64>[lines].
 Batch = tuple[list[str], np.ndarray]
-# A tokenized batch: tokens <int32>[sum(lengths)], and the length and document
-# number of each sentence, each <int64>[sentences].
+# Tokens <int32>[sum(lengths)], and the length and document number of each
+# sentence, <int64>[sentences] each.
 Tokenized = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -71,9 +70,9 @@ def generate(
     """Writes the records; each file appears once it is complete.
 
     A line of text is a paragraph, or a sentence if `config.split_sentences` is
-    False. `work_dir` keeps the state of a killed run; without Beam, the folder
-    is local. The caller checks that the killed run had the same flags and
-    input, and removes `work_dir` at the end.
+    False. The local folder `work_dir` has the state of a killed run. The caller
+    checks that this run had the same flags and input, and removes `work_dir` at
+    the end.
 
     Raises:
       UserError: If the text is unreadable or too short for so many files.
@@ -151,7 +150,7 @@ def read_batches(
     num_done: int = 0,
     **options: Any,
 ) -> Iterator[Batch]:
-    """Yields the lines of `corpus.read_numbered_lines` after `num_done`."""
+    """Yields batches of numbered lines, without the first `num_done` lines."""
     numbered = corpus.read_numbered_lines(
         input_files,
         config.one_document_per_file,
@@ -235,7 +234,7 @@ def _counts_path(work_dir: str, number: int) -> str:
 
 
 def is_finished(work_dir: str, number: int, output_file: str) -> bool:
-    """Returns True if a file is already finished."""
+    """Returns whether a file and its counts are written."""
     path = _counts_path(work_dir, number)
     if not (files.exists(path) and files.exists(output_file)):
         return False

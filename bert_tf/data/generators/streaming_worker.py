@@ -1,15 +1,15 @@
 """Worker of the streaming generator: writes one part of the records.
 
 A pass over a document follows the original's algorithm
-(create_pretraining_data.py:223-337) draw by draw, but handles only boundaries
-of sentences, not tokens. A document's sentences are contiguous in the token
+(create_pretraining_data.py:223-337) draw by draw, but works on the boundaries
+of sentences, not on tokens. A document's sentences are contiguous in the token
 store, so A and B are spans of the store, and truncation narrows the spans. Only
 the last step, which packs a batch with numpy, reads the tokens.
 
 The passes over all documents are permuted by the seed and cut into parts. A
-part is a pure function of the seed, the part's number, the token store and the
-flags, so any worker may write it. The records of a part are shuffled and come
-from all over the corpus, so there is no need to shuffle all records.
+part depends only on the seed, its number, the token store and the flags, so any
+worker may write it. The records of a part are shuffled and come from all over
+the corpus, so there is no need to shuffle all records.
 
 TensorFlow is not imported, so workers start at once and need little memory.
 """
@@ -43,7 +43,7 @@ _DRAWS_OF_ANOTHER_DOCUMENT = 10
 # Columns of a plan; see the docstring of `InstancePlanner._plan_pass`.
 _COLUMNS = 5
 _B_START, _B_STOP, _IS_RANDOM = 2, 3, 4
-# Number of random next sentences per draw; it determines the records.
+# Random next sentences per draw; another number would change the records.
 _ROWS_PER_DRAW = 256
 
 
@@ -53,8 +53,6 @@ class PartsPlan:
 
     Attributes:
       store_folder: Folder of the token store.
-      parts_folder: Folder for the parts.
-      cls_id, sep_id, mask_id: The ids of [CLS], [SEP] and [MASK].
       starts_word: <bool>[vocab_size]: False for "##" tokens.
       token_ids: The ids to draw random tokens from.
     """
@@ -70,7 +68,6 @@ class PartsPlan:
     token_ids: np.ndarray
 
     def records_path(self, part: int) -> str:
-        """Returns the path of the records of a part."""
         return os.path.join(self.parts_folder, f"part-{part:07d}.tfrecord")
 
     def counts_path(self, part: int) -> str:
@@ -87,10 +84,10 @@ def derive_seed(seed: int, *keys: int | str) -> int:
 def permuted(indices: np.ndarray, size: int, seed: int) -> np.ndarray:
     """Applies a random permutation of 0 .. size-1 to `indices`, <int64>[num].
 
-    A Feistel network permutes the numbers of 2k bits without a table. A result
-    of `size` or more is permuted again until it is below `size`, which is cycle
-    walking (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
-    `size` must be below 2^62.
+    A Feistel network permutes the numbers of 2k bits without a table. As long
+    as a result is `size` or more, it is permuted again: cycle walking (Black
+    and Rogaway, "Ciphers with arbitrary finite domains", 2002). `size` must be
+    below 2^62.
     """
     half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
     mask = (np.uint64(1) << half) - np.uint64(1)
@@ -124,7 +121,7 @@ def split_lines(lines: Sequence[str]) -> tuple[list[str], np.ndarray]:
 
 
 def write_part(plan: PartsPlan, part: int) -> None:
-    """Writes the counts and then the records of one part, atomically."""
+    """Writes the counts and then the records of a part, each atomically."""
     counts = RecordCounts()
     temporary = f"{plan.records_path(part)}.{os.getpid()}.tmp"
     with open(temporary, "wb") as file:
@@ -138,7 +135,7 @@ def write_part(plan: PartsPlan, part: int) -> None:
 
 
 def make_part(plan: PartsPlan, part: int) -> Iterator[tuple[dict, int]]:
-    """Yields batches of `make_records`, and how many rows were truncated."""
+    """Yields batches of `make_records`, each with its number of cut rows."""
     seed = plan.config.random_seed
     store = TokenStore.open(plan.store_folder, len(plan.starts_word))
     instances = InstancePlanner(store, plan.config).plan(
@@ -153,7 +150,7 @@ def make_part(plan: PartsPlan, part: int) -> Iterator[tuple[dict, int]]:
 
 
 def _passes(plan: PartsPlan, part: int, num_spans: int) -> list[int]:
-    """Returns the numbers of the spans that a part covers, one per pass."""
+    """Returns the number of the span that each pass of a part covers."""
     size = num_spans * plan.config.dupe_factor
     first = size * part // plan.num_parts
     stop = size * (part + 1) // plan.num_parts
@@ -173,7 +170,7 @@ class Instances:
       b_starts: Index of segment B's first token in the token store.
       b_lengths: Tokens in B: at least 1, or 0 without next-sentence pairs.
       random_next: 1 if B is random, else 0.
-      truncated: <bool>[num]: True if A or B lost tokens to fit.
+      truncated: <bool>[num], True if A or B lost tokens to fit.
     """
 
     a_starts: np.ndarray
@@ -218,16 +215,15 @@ class InstancePlanner:
         """Plans one pass over a span; appends `_COLUMNS` numbers per instance.
 
         The numbers are A's start and stop in the store, B's start and stop, and
-        1 if B is random. For a random B, A's document and B's target length are
-        stored in place of B's start and stop.
+        1 if B is random, else 0. If B is random, A's document and B's target
+        length stand in for B's start and stop.
         """
         document, first, stop = self._store.span(span)
         # Use Python integers: a loop over numpy integers would be much slower.
         offsets = self._store.sentence_offsets[first : stop + 1].tolist()
         target = self._max_num_tokens
-        if (
-            rng.random() < self._config.short_seq_prob
-        ):  # One draw per pass (original: lines 230-241).
+        # Draw once per pass (original: lines 230-241).
+        if rng.random() < self._config.short_seq_prob:
             target = rng.randint(2, target)
         draw = rng.random if self._config.next_sentence_pairs else None
         _plan_instances(plan, document, offsets, target, draw)
@@ -235,56 +231,54 @@ class InstancePlanner:
     def _fill_in_random_next(
         self, spans: np.ndarray, generator: np.random.Generator
     ) -> None:
-        """Replaces the placeholders of `_plan_pass` by random spans."""
+        """Replaces what `_plan_pass` stored for random Bs by random spans.
+
+        B begins at any sentence of another document. If all ten draws give A's
+        document, B comes from A's document (lines 274-289 of the original).
+        """
+        num_documents = self._store.num_documents
+        offsets = self._store.sentence_offsets
         rows = np.flatnonzero(spans[:, _IS_RANDOM])
         for start in range(0, len(rows), _ROWS_PER_DRAW):
             block = rows[start : start + _ROWS_PER_DRAW]
             documents, targets = spans[block, _B_START], spans[block, _B_STOP]
-            spans[block, _B_START : _B_STOP + 1] = self._random_next(
-                documents, targets, generator
+            others = generator.integers(num_documents, size=len(block))
+            for _ in range(_DRAWS_OF_ANOTHER_DOCUMENT - 1):
+                again = np.flatnonzero(others == documents)
+                others[again] = generator.integers(
+                    num_documents, size=len(again)
+                )
+            stops = self._store.document_offsets[others + 1]
+            firsts = generator.integers(
+                self._store.document_offsets[others], stops
             )
-
-    def _random_next(
-        self,
-        documents: np.ndarray,
-        targets: np.ndarray,
-        generator: np.random.Generator,
-    ) -> np.ndarray:
-        """Draws sentences of other documents, anywhere in the corpus.
-
-        If all ten draws give A's document, B comes from A's document (lines
-        274-289 of the original). Returns starts and stops, <int64>[num, 2].
-        """
-        num_documents = self._store.num_documents
-        others = generator.integers(num_documents, size=len(documents))
-        for _ in range(_DRAWS_OF_ANOTHER_DOCUMENT - 1):
-            again = np.flatnonzero(others == documents)
-            others[again] = generator.integers(num_documents, size=len(again))
-        starts = self._store.document_offsets[others]
-        stops = self._store.document_offsets[others + 1]
-        firsts = generator.integers(starts, stops)
-        offsets = self._store.sentence_offsets
-        goals = offsets[firsts] + targets
-        ends = reach(offsets, firsts, goals, stops)
-        return np.stack([offsets[firsts], offsets[ends]], axis=1)
+            ends = np.searchsorted(offsets, offsets[firsts] + targets)
+            spans[block, _B_START] = offsets[firsts]
+            spans[block, _B_STOP] = offsets[np.clip(ends, firsts + 1, stops)]
 
     def _truncated(
         self, spans: np.ndarray, generator: np.random.Generator
     ) -> Instances:
-        """Narrows long spans from both ends (original: lines 418-433)."""
+        """Narrows long spans from both ends (original: lines 418-433).
+
+        The longer segment is cut token by token; at equal lengths, B is cut. In
+        the end, either only the longer segment is cut, or the lengths differ by
+        at most one. For a maximum of 7, lengths 8 and 6 become 4 and 3, and 8
+        and 2 become 5 and 2.
+        """
         a_starts, a_stops, b_starts, b_stops, random_next = spans.T
         a_lengths = a_stops - a_starts
         b_lengths = b_stops - b_starts
-        a_kept, b_kept = truncated_lengths(
-            a_lengths, b_lengths, self._max_num_tokens
-        )
+        most = self._max_num_tokens
+        a_kept = np.minimum(a_lengths, most - np.minimum(b_lengths, most // 2))
+        b_kept = np.minimum(b_lengths, most - a_kept)
         return Instances(
             a_starts=a_starts + generator.binomial(a_lengths - a_kept, 0.5),
             a_lengths=a_kept,
             b_starts=b_starts + generator.binomial(b_lengths - b_kept, 0.5),
             b_lengths=b_kept,
             random_next=random_next.copy(),
-            truncated=a_lengths + b_lengths > self._max_num_tokens,
+            truncated=a_lengths + b_lengths > most,
         )
 
 
@@ -295,7 +289,7 @@ def _plan_instances(
     target: int,
     draw: Callable[[], float] | None,
 ) -> None:
-    """Plans pairs (original: lines 243-337); without `draw`, only A."""
+    """Plans pairs (original: lines 243-337), or without `draw` only A."""
     i, stop = 0, len(offsets) - 1
     while i < stop:
         # The chunk ends once it has `target` tokens. No sentence is empty, so
@@ -323,41 +317,6 @@ def _plan_instances(
             i = chunk_stop
 
 
-def reach(
-    offsets: np.ndarray,
-    firsts: np.ndarray,
-    goals: np.ndarray,
-    stops: np.ndarray,
-) -> np.ndarray:
-    """Finds the exclusive ends of spans of sentences, from `firsts + 1` on.
-
-    Each span, <int64>[num], ends where the store's position `goals` is reached,
-    at `stops` at the latest. `offsets` <int64>[sentences + 1] are starts of
-    sentences.
-    """
-    return np.clip(np.searchsorted(offsets, goals), firsts + 1, stops)
-
-
-def truncated_lengths(
-    a_lengths: np.ndarray, b_lengths: np.ndarray, max_num_tokens: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the lengths after the longer segment is cut token by token.
-
-    At equal lengths, B is cut. In the end, either only the longer segment is
-    cut, or the lengths differ by at most one. For a maximum of 7, lengths 8 and
-    6 become 4 and 3, and 8 and 2 become 5 and 2. All arrays are <int64>[num].
-    """
-    half = max_num_tokens // 2
-    excess = np.maximum(a_lengths + b_lengths - max_num_tokens, 0)
-    a_kept = np.where(
-        b_lengths <= half,
-        np.minimum(a_lengths, max_num_tokens - b_lengths),
-        np.minimum(a_lengths, max_num_tokens - half),
-    )
-    b_kept = np.where(excess > 0, max_num_tokens - a_kept, b_lengths)
-    return np.where(excess > 0, a_kept, a_lengths), b_kept
-
-
 def make_records(
     plan: PartsPlan,
     store: TokenStore,
@@ -370,14 +329,14 @@ def make_records(
     [SEP] with the label 0.
     """
     max_seq_length = plan.config.max_seq_length
-    # Columns of the [SEP] tokens. [CLS] is in column 0, so A starts at 1.
+    # Columns of the [SEP] tokens. Column 0 has [CLS], so A starts at 1.
     first_sep = 1 + instances.a_lengths
     last_sep = first_sep + 1 + instances.b_lengths
     if not plan.config.next_sentence_pairs:
         last_sep = first_sep
     shape = (len(instances), max_seq_length)
     rows = np.arange(0, len(instances) * max_seq_length, max_seq_length)
-    # Columns: A, B. `places` are in `flat_ids`, `starts` in `store.tokens`.
+    # Column 0 is for A, 1 for B; `places` index `flat_ids`, `starts` the store.
     lengths = np.stack([instances.a_lengths, instances.b_lengths], axis=1)
     places = np.stack([rows + 1, rows + first_sep + 1], axis=1)
     starts = np.stack([instances.a_starts, instances.b_starts], axis=1)
@@ -416,7 +375,7 @@ def make_records(
 
 
 def _runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns start, start + 1, ..., start + length - 1 of each run, flat."""
+    """Returns start, ..., start + length - 1 of each run, concatenated."""
     starts, lengths = starts.reshape(-1), lengths.reshape(-1)
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())

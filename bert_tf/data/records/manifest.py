@@ -30,8 +30,8 @@ from bert_tf.io import progress
 _VERSION = 1
 # Paths and parallelism do not change the records, so the hash leaves them out.
 _PLACES = ("input_file", "num_processes", "output_file", "vocab_file")
-# Flags that older manifests lack, with their defaults. If a manifest lacks one,
-# the hash uses the default, so old and new data sets hash equally.
+# Manifests lack these flags if they have these defaults, as in older versions.
+# The hash includes them, so it is equal for data sets of all versions.
 _ADDED = {"sample": 1.0}
 FORMAT = "bert_tf pretraining data"
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?\Z")
@@ -65,33 +65,8 @@ def record_files(output_file: str, num_shards: int) -> list[str]:
 
 
 def vocabulary_path(output_file: str) -> str:
-    """Returns the path of the vocabulary copy of an output file."""
+    """Returns the path of an output file's copy of the vocabulary."""
     return f"{output_file}.vocab.txt"
-
-
-@dataclasses.dataclass(frozen=True)
-class Recipe:
-    """The flags and input files of a data set.
-
-    Attributes:
-      version: Version of the algorithms that made the records.
-      flags: Final values of all flags except those with the effect "nothing".
-      num_output_files: Number of files in `--output_file`.
-      vocabulary_hash: `Vocabulary.hash`.
-      inputs: "name", "bytes" and "sha256" of each text file, in order.
-    """
-
-    version: int
-    flags: dict[str, Any]
-    num_output_files: int
-    vocabulary_hash: str
-    inputs: list[dict[str, Any]]
-
-    def hash(self) -> str:
-        """Returns a hash that is equal for equal records."""
-        values = dataclasses.asdict(self) | {"flags": _with_effect(self.flags)}
-        text = json.dumps(values, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _with_effect(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,7 +74,7 @@ def _with_effect(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a recipe in the form that `run_folder.changes` compares."""
+    """Returns a recipe by the names that `run_folder.changes` prints."""
     text = json.dumps(values["inputs"], sort_keys=True).encode()
     flags = _with_effect(values["flags"])
     return {f"--{name}": value for name, value in flags.items()} | {
@@ -111,19 +86,29 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Manifest(Recipe):
+class Manifest:
     """Description of a data set: its recipe, and the files made from it.
 
     Attributes:
-      fingerprint: `Recipe.hash`, which data sets with equal records share.
+      version: Version of the algorithms that made the records.
+      flags: Final values of all flags that can change the records.
+      num_output_files: Number of files in `--output_file`.
+      vocabulary_hash: `Vocabulary.hash`.
+      inputs: "name", "bytes" and "sha256" of each text file, in order.
+      fingerprint: A hash of the above, equal for equal records.
       vocab_size: Lines of the vocabulary.
-      files: Counts of "records" and "bytes" by record file. Stored names are
-        relative to the manifest; `write` and `find` use paths instead.
+      files: Counts of "records" and "bytes" by record file. `write` takes and
+        `find` returns paths; names in a stored manifest are relative to it.
       counts: `RecordCounts.to_dict` over all records.
       random_next_share: Share of records with a random second segment.
       source: Path of the manifest; not stored.
     """
 
+    version: int
+    flags: dict[str, Any]
+    num_output_files: int
+    vocabulary_hash: str
+    inputs: list[dict[str, Any]]
     fingerprint: str
     generator: str
     seed: int
@@ -147,8 +132,7 @@ class Manifest(Recipe):
     def write(self, output_file: str) -> None:
         """Writes the manifest of `output_file`, atomically.
 
-        The keys of `files` must be paths. The stored paths are relative to the
-        manifest, so that a folder of data can be moved.
+        The stored names of files are relative, so a folder can be moved.
         """
         path = manifest_path(output_file)
         values = dataclasses.asdict(self)
@@ -175,21 +159,27 @@ def build_recipe(
     input_files: Sequence[str],
     num_output_files: int,
     vocabulary_hash: str,
-) -> Recipe:
-    """Returns the recipe of a run; reads the text once to hash it."""
+) -> dict[str, Any]:
+    """Returns the attributes of a `Manifest` from `version` to `fingerprint`.
+
+    Reads the text once to hash it.
+    """
     # Leave out flags that do not change the records, such as Beam's flags.
     without_effect = fields_affecting(type(config), "nothing")
-    return Recipe(
-        version=_VERSION,
-        flags={
+    recipe = {
+        "version": _VERSION,
+        "flags": {
             flag: value
             for flag, value in dataclasses.asdict(config).items()
             if flag not in without_effect and value != _ADDED.get(flag)
         },
-        num_output_files=num_output_files,
-        vocabulary_hash=vocabulary_hash,
-        inputs=_hash_files(input_files),
-    )
+        "num_output_files": num_output_files,
+        "vocabulary_hash": vocabulary_hash,
+        "inputs": _hash_files(input_files),
+    }
+    hashed = recipe | {"flags": _with_effect(recipe["flags"])}
+    text = json.dumps(hashed, sort_keys=True)
+    return recipe | {"fingerprint": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _hash_files(paths: Sequence[str]) -> list[dict[str, Any]]:
@@ -231,21 +221,18 @@ def read(output_file: str) -> Manifest | None:
 
 
 def find(record_files: Sequence[str]) -> Manifest | None:
-    """Returns the combined manifest of record files.
+    """Returns the combined manifest of record files; None if no file has one.
 
-    Ignores files without a manifest, such as google-research/bert's records.
-
-    Returns:
-      The manifest, or None if no file has one. `files` has entries only for
-      `record_files`. The counts of several data sets are summed, and `flags`
-      has only the flags that are equal in all data sets.
+    Ignores files without a manifest, such as google-research/bert's records. In
+    the result, `files` has only `record_files`, counts are added up over data
+    sets, and `flags` has only the flags that are equal in all data sets.
 
     Raises:
       UserError: If the data sets differ in vocabulary, handling of case and
         accents, or lengths, or if a manifest is damaged.
     """
     read_once = functools.cache(read)
-    # All files of one command have the same manifest, so count it only once.
+    # Several files may share a manifest. Add its counts only once.
     distinct, entries, without = {}, {}, []
     for path in record_files:
         # Shards share the manifest of the name without their numbers.

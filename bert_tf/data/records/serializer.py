@@ -5,9 +5,9 @@ deterministically (keys in sorted order). TensorFlow is not imported, so worker
 processes that only write records start quickly and stay small.
 
 All varints of a batch first get an equal number of bytes, filled up with zeros.
-Then `bytes.translate` deletes all zeros, so 300 and 5 in two bytes each, AC 02
-05 00, become AC 02 05. Values of 0 are deleted, too, so zeros at a row's end
-are added again afterwards, and a batch with other zeros uses a slower mask.
+Then `bytes.translate` deletes all zeros: 300 and 5 in two bytes each, AC 02 05
+00, become AC 02 05. This deletes values of 0, too. At the end of a row, they
+are added again; a batch with zeros elsewhere needs a mask, which is slower.
 
 Format: tensorflow/core/example/feature.proto, tensorflow/core/lib/io/
 record_writer.h, protobuf's encoding of varints and of packed fields.
@@ -27,7 +27,7 @@ from bert_tf.features import Feature
 # Rows serialized at once. Larger arrays would not fit into the processor's
 # caches, and each use would take new memory from the system.
 _ROWS_AT_ONCE = 512
-# Values of up to this many bits get varints from a table, which is faster.
+# A table has the varints of all values of up to this many bits: it is faster.
 _TABLE_BITS = 17
 _CRC_MASK_DELTA = 0xA282EAD8
 _RECORD_LENGTH = struct.Struct("<Q")
@@ -45,8 +45,8 @@ _PACKED = b"\x0a"  # Int64List.value, FloatList.value
 def masked_crc32c(data: bytes) -> int:
     """Returns TFRecord's checksum: crc32c, rotated, plus a constant.
 
-    Without this masking, checksums of data that contains checksums would be
-    weak (tensorflow/core/lib/hash/crc32c.h).
+    The plain crc32c is weak for data that contains checksums itself
+    (tensorflow/core/lib/hash/crc32c.h).
     """
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _CRC_MASK_DELTA) & 0xFFFFFFFF

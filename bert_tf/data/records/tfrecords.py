@@ -28,7 +28,8 @@ Sizes = Mapping[Feature, int]
 class CheckedRecord(NamedTuple):
     """A record of a file; `reason` is its fault, or None if it is usable.
 
-    `stop` is None if the length is wrong, so that no later record can be found.
+    `stop` is None if the record's length is wrong: then the next record cannot
+    be found.
     """
 
     path: str
@@ -43,7 +44,7 @@ class CheckedRecord(NamedTuple):
         return f"{self.path}, {place}: {self.reason}"
 
     def error(self, allowed: int = 0) -> UserError:
-        """Returns the error if more than `allowed` records are bad."""
+        """Returns the error for this record, after `allowed` skipped ones."""
         advice = "copy or create the file again"
         if self.stop is not None:
             flag = f"--max_corrupt_records={allowed + 1}"
@@ -54,11 +55,10 @@ class CheckedRecord(NamedTuple):
 def read_records(
     path: str, sizes: Sizes | None = None
 ) -> Iterator[CheckedRecord]:
-    """Yields the records of a file, up to a damaged length.
+    """Yields the records of a file; the last one may have a damaged length.
 
-    A record is its length <uint64>, a checksum of the length, its contents, and
-    a checksum of the contents. Without `sizes` the contents are neither read
-    nor checked.
+    A record is a length <uint64>, its checksum, the contents, and their
+    checksum. Without `sizes` the contents are neither read nor checked.
     """
     number = start = 0
     size = files.size(path)
@@ -111,7 +111,7 @@ def find_counts(record_files: Sequence[str]) -> dict[str, int]:
 
     The counts come from the manifests. In a file without a manifest, only the
     lengths of the records are read. Raises `UserError` if a file is truncated,
-    no record file, or not the file that its manifest describes.
+    is no record file, or is not the file that its manifest describes.
     """
     found = manifest.find(record_files)
     described = found.files if found else {}
@@ -149,9 +149,9 @@ def parsing_spec(sizes: Sizes) -> dict[str, tf.io.FixedLenFeature]:
 
 
 def check_first_records(record_files: Sequence[str], sizes: Sizes) -> None:
-    """Raises `UserError` if a file's first record lacks a feature.
+    """Raises `UserError` if a feature of a file's first record is wrong.
 
-    The length and the type of each feature must be right, too.
+    Each feature must be present, and have its length and its type.
     """
     firsts = tf.data.Dataset.from_tensor_slices(list(record_files)).interleave(
         lambda path: (
@@ -216,7 +216,7 @@ def find_bad_record(
 
 
 def find_damaged(record_files: Sequence[str], sizes: Sizes) -> Iterator[str]:
-    """Reads all records as training does and yields the damaged files."""
+    """Reads all records as training does; yields the damaged files."""
     spec = parsing_spec(sizes)
     num_bytes = [tf.io.gfile.stat(path).length for path in record_files]
     with progress.bar(sum(num_bytes), "looking for bad records", "B") as bar:

@@ -182,13 +182,12 @@ class SampleTest(tf.test.TestCase):
             )
             return manifest.build_recipe(config, [path], 1, "abcd")
 
-        self.assertNotIn("sample", recipe().flags)
+        self.assertNotIn("sample", recipe()["flags"])
         sampled = recipe(sample=0.1)
-        self.assertNotEqual(sampled.hash(), recipe().hash())
+        self.assertNotEqual(sampled["fingerprint"], recipe()["fingerprint"])
         self.assertEqual(
             run_folder.changes(
-                manifest.flatten(vars(recipe())),
-                manifest.flatten(vars(sampled)),
+                manifest.flatten(recipe()), manifest.flatten(sampled)
             ),
             ["--sample was 1.0 and is 0.1 now"],
         )
