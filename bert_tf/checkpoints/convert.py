@@ -31,11 +31,10 @@ from bert_tf.text.tokenizer import MAX_CHARS_PER_WORD
 
 
 def run(config: Flags) -> None:
-    """Converts a model and prints a report.
+    """Converts a model and prints a report; after an error, nothing is written.
 
     Raises:
-      UserError: If the model cannot be read, converted or written. After an
-        error, nothing is written.
+      UserError: If the model cannot be read, converted or written.
     """
     with locked_output(config) as output:
         if config.allow_activation_change and (
@@ -125,14 +124,13 @@ def _contains(folder: str, path: str) -> bool:
 
 
 def check_complete(stored: StoredModel) -> None:
-    """Raises `UserError` if there is no vocabulary of the config's size."""
-    if stored.vocabulary is None or stored.tokenizer_settings is None:
+    """Raises `UserError` if there is no vocabulary."""
+    if stored.vocabulary is None:
         raise UserError(
             f"{stored.path} has no vocabulary, without which no text can be "
             "read; put the vocab.txt that the model was trained with beside "
             "its weights."
         )
-    stored.vocabulary.check_size(stored.config.vocab_size)
 
 
 def with_lower_case(stored: StoredModel, lower_case: bool) -> StoredModel:
@@ -173,7 +171,7 @@ def _compile(pattern: str | None) -> re.Pattern | None:
 
 
 def _check_normalization(config: Flags, stored: StoredModel) -> None:
-    """Checks that the format supports the normalization and the pooling."""
+    """Checks that the target format supports the normalization and pooling."""
     if stored.normalization != ORIGINAL and config.target_format != "bert_tf":
         raise UserError(
             f"The model in {stored.path} was trained with "

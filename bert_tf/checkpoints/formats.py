@@ -7,10 +7,10 @@ The module of each format has these functions.
                                       and values on access
   write_model(directory, stored)      fills an existing, empty directory, or
                                       raises before it writes; -> sentences for
-                                      the log; missing for `.keras` files, which
-                                      Keras writes, and for SavedModels
+                                      the log
 
-Only model directories can be written without a vocabulary.
+`.keras` files and SavedModels of TF Hub are only read here. Only model
+directories can be written without a vocabulary.
 
 `read_model` and `write_model` raise `UserError` for every mistake of a user.
 """
@@ -50,10 +50,7 @@ def module_of(name: str) -> types.ModuleType:
 
 
 def detect(path: str) -> str:
-    """Returns the name of the format of the model at `path`.
-
-    Args:
-      path: As for `read`.
+    """Returns the name of the format of the model at `path`; see `read`.
 
     Raises:
       UserError: If no format or more than one format fits.
@@ -111,8 +108,8 @@ def read(
 
 
 def _recognized(path: str) -> list[str]:
-    names = (*FORMATS, "keras")
-    detected = [name for name in names if module_of(name).recognizes(path)]
+    candidates = (*FORMATS, "keras")
+    detected = [x for x in candidates if module_of(x).recognizes(path)]
     if "bert_tf" in detected and "tf1" in detected:
         detected.remove("tf1")  # A training run has both; bert_tf reads it.
     # Try a SavedModel last: a folder may hold both a model and its export.
@@ -122,12 +119,9 @@ def _recognized(path: str) -> list[str]:
 
 
 def check_folder(path: str) -> None:
-    """Checks that a local folder of a model holds no pipe, device or socket.
+    """Raises `UserError` for pipes and devices, as reading could block forever.
 
-    If `path` is a checkpoint's prefix, all files with this prefix are checked.
-
-    Raises:
-      UserError: If a file is a pipe or device: reading could block forever.
+    Checks a local folder, or all files with the prefix of a checkpoint.
     """
     if paths.is_remote(path):
         return

@@ -30,8 +30,9 @@ from bert_tf.io import stored_files
 from bert_tf.recipes import releases
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-# Errors of the hubs' libraries; the last four mean malformed answers.
+# The HTTPError of httpx or httpx2; huggingface_hub uses one of them.
 _HTTP_ERROR = errors.HfHubHTTPError.__mro__[1]
+# Errors of the hubs' libraries; the last four mean malformed answers.
 _FAILURES = (
     _HTTP_ERROR,
     OSError,
@@ -158,7 +159,7 @@ def needed_files(names: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _limited_answers() -> Iterator[None]:
-    """Limits the size and the time of answers, as huggingface_hub does not.
+    """Limits size and time of answers; huggingface_hub has no such limits.
 
     huggingface_hub takes the names of its cache files from HTTP headers. Names
     with a slash or two periods are errors, as they could lead out of the cache.

@@ -94,14 +94,7 @@ def recognizes(path: str) -> bool:
         return False
     if has("model*.weights.*") and has(_METADATA_FILE):
         return True
-    if not has(_CONFIG_FILE):
-        return False
-    try:
-        values = files.read_json(os.path.join(path, _CONFIG_FILE))
-    except (OSError, UserError):
-        return False
-    if not isinstance(values, dict):
-        return False
+    values = stored_files.peek_object(os.path.join(path, _CONFIG_FILE))
     origin = f"{values.get('registered_name')} {values.get('module')}"
     return re.search(r"\bkeras_(hub|nlp)\b", origin) is not None
 
@@ -196,7 +189,8 @@ def _check_size(path: str, expected: int) -> None:
     parts = [part for part in parts if part.is_file()]  # Skip symlink loops.
     if not parts:
         stored_files.require(os.path.join(path, _WEIGHTS_FILE))
-    # Without a stored count, limit it by the size: 2 or more bytes a weight.
+    # If no count is stored, the file's size limits it: a weight takes 2 bytes
+    # or more.
     most = sum(part.stat().st_size for part in parts) // 2
     if not isinstance(metadata, dict) or expected != metadata.get(
         "parameter_count", min(expected, most)

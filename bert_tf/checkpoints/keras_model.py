@@ -33,11 +33,9 @@ _PACKAGE = "bert_tf>"
 
 
 def from_model(model: keras.Model, path: str) -> StoredModel:
-    """Returns a model in memory as a stored model; its weights are not copied.
+    """Returns a model of `bert_tf.modeling` as a stored model.
 
-    Args:
-      model: A model of `bert_tf.modeling`, trained or not.
-      path: The name of the model in errors.
+    The weights are not copied. `path` names the model in errors.
     """
     variables = bert_model.named_variables(model)
     shapes = {name: tuple(x.shape) for name, x in variables.items()}
@@ -130,8 +128,8 @@ def read_model(
     del allow_missing  # Not supported: Keras loads all weights or none.
     try:
         model = keras.saving.load_model(path, compile=False)
+        return from_model(model, path)
     except UserError:
         raise
-    except Exception as error:  # noqa: BLE001  # Keras raises many types.
+    except Exception as error:  # noqa: BLE001  # Damage raises many types.
         raise damaged(path, error) from error
-    return from_model(model, path)

@@ -10,7 +10,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.checkpoints import formats
@@ -28,6 +27,7 @@ from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
+from bert_tf.io import files
 from bert_tf.io import terminal
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import layers as bert_layers
@@ -47,7 +47,7 @@ _MODELS = {
     "embeddings": task_models.BertForEmbeddings,
 }
 _PARTS = ("head", "pooler")  # The values that `new_parts` may have.
-# A stored config may differ in these fields, which change no weight or output.
+# Fields in which the configs may differ, as they change no shape or prediction.
 _FREE = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -74,19 +74,9 @@ def read(
     if config is not None and formats.detect(path) == "tf1":
         prefix = tf1_checkpoint.find_prefix(path)
         folder = os.path.dirname(prefix)
-        if not tf.io.gfile.exists(
-            os.path.join(folder, model_directory.CONFIG_FILE)
-        ):
+        if not files.exists(os.path.join(folder, model_directory.CONFIG_FILE)):
             # As in the original, `config` may replace a missing config file.
-            weights, state, report = tf1_checkpoint.read_weights(prefix, config)
-            return StoredModel(
-                path=prefix,
-                config=config,
-                weights=weights,
-                task={"kind": weight_map.kind_of(weights)},
-                optimizer_state=state,
-                report=report,
-            )
+            return tf1_checkpoint.read_without_texts(prefix, config)
     stored = formats.read(path)
     if config is not None:
         _check_config(stored, config, flag)
@@ -101,22 +91,18 @@ def check_vocabulary(
 ) -> None:
     """Compares the vocabularies of a stored model and of training data.
 
-    Args:
-      stored: The stored model.
-      vocabulary_hash: Hash of the data's vocabulary, or None if unknown.
-      source: The name of the data, for the error.
-      allow_change: Whether to log a difference instead of raising an error.
+    `source` names the data in the error. An unknown vocabulary is not compared.
 
     Raises:
-      UserError: If the vocabularies differ and `allow_change` is false.
+      UserError: If the vocabularies differ; with `allow_change`, only a warning
+        is logged.
     """
-    if stored.vocabulary is None or vocabulary_hash is None:
-        return
-    if stored.vocabulary.hash == vocabulary_hash:
+    own_hash = stored.vocabulary and stored.vocabulary.hash
+    if None in (own_hash, vocabulary_hash) or own_hash == vocabulary_hash:
         return
     difference = (
         f"The vocabulary of the model in {stored.path} has the hash "
-        f"{stored.vocabulary.hash}, and that of {source} {vocabulary_hash}"
+        f"{own_hash}, and that of {source} {vocabulary_hash}"
     )
     if not allow_change:
         raise UserError(
@@ -193,7 +179,7 @@ def build_model(
 
     Args:
       stored: The result of `formats.read`.
-      kind: See `bert_tf.load_model`, also for the arguments below.
+      kind: See `bert_tf.load_model`, also for the next three.
       labels: Names of the labels.
       num_labels: The number of labels.
       new_parts: Parts to initialize randomly.
@@ -328,18 +314,16 @@ def load_into(
       source: Where the tensors come from, for instance a path; errors name it.
 
     Returns:
-      The names of weights that were loaded, of weights of heads that keep their
-      initial values (missing), and of tensors of the optimizer and of heads
-      that the model lacks (unused).
+      A report. Its `missing` weights belong to heads that `tensors` lacks; they
+      keep their initial values. Its `unused` tensors belong to the optimizer or
+      to heads that the model lacks.
 
     Raises:
-      UserError: If any tensor is missing, unused or of another shape.
+      UserError: If any other tensor is missing or unused, or of another shape.
     """
     variables = bert_model.named_variables(model)
-    # `Tensors` has all shapes, so check them before reading any tensor.
-    shapes = getattr(tensors, "shapes", None) or {
-        name: np.shape(value) for name, value in tensors.items()
-    }
+    # Shapes are known without reading tensors, so check them first.
+    shapes = Tensors.from_arrays(tensors).shapes
     missing = [name for name in variables if name not in tensors]
     unused = [name for name in tensors if name not in variables]
     # A whole head may be missing or unused, but never the encoder.

@@ -36,7 +36,8 @@ class Report:
       missing: Canonical names of missing weights that `allow_missing` permits;
         missing weights get the initial values of a new model.
       unused: The format's names of unused tensors that `allow_missing` permits.
-      expected: The format's names of tensors that may be unused, like copies.
+      expected: The format's names of tensors that no model of this project
+        needs, such as copies of weights.
       absent_heads: Heads that the checkpoint does not have.
       notes: Notes for the user, one sentence each.
     """
@@ -84,7 +85,7 @@ def match(
     unused or of another shape is an error.
 
     Args:
-      config: The shape of the model.
+      config: The model's config.
       tensors: The format's name -> value, without the optimizer's state.
       weights_format: The format, a column of `weight_map.Row` or "tf1".
       source: The checkpoint's name in error messages, for instance its path.
@@ -139,14 +140,15 @@ def match(
         for name, row in found.items()
     }
 
-    def is_refused(*names):
-        return not (allow_missing and any(map(allow_missing.search, names)))
-
     refuse(
         f"{source} does not hold the BERT that its config describes",
         {
-            "lacks": [n for n, x in missing.items() if is_refused(n, x.name)],
-            "also has": list(filter(is_refused, unused)),
+            "lacks": [
+                name
+                for name, row in missing.items()
+                if not is_allowed(allow_missing, name, row.name)
+            ],
+            "also has": [x for x in unused if not is_allowed(allow_missing, x)],
             "has in another shape": [
                 f"{name} {tuple(shapes[name])} (expected {shape})"
                 for name, shape in expected.items()
@@ -183,6 +185,11 @@ def match(
         expected=tuple(n for n in shapes if expected_unused(n)),
         absent_heads=tuple(sorted(parts - present)),
     )
+
+
+def is_allowed(allow_missing: re.Pattern | None, *names: str) -> bool:
+    """Returns whether the pattern, if any, is found in one of the names."""
+    return bool(allow_missing and any(map(allow_missing.search, names)))
 
 
 def _read_finite(tensors: Tensors, name: str, source: str) -> np.ndarray:
@@ -306,7 +313,7 @@ def match_optimizer_state(
       allow_missing: A pattern for slots that may be missing or unused.
 
     Returns:
-      The slots <float32> with the step <int64>, and the names of unused slots.
+      The slots <float32> and the step <int64>; and the names of unused slots.
 
     Raises:
       UserError: If a slot belongs to no weight, a shape is wrong, or a weight
@@ -316,35 +323,30 @@ def match_optimizer_state(
     expected: dict[str, Shape] = {weight_map.GLOBAL_STEP: ()}
     for weight, shape in weights.items():
         expected |= {weight + slot: shape for slot in slots}
-    other_slots = {
-        weight + slot: weight + other
+    shapes = tensors.shapes
+    unused = tuple(name for name in shapes if name not in expected)
+    lacking = [
+        weight + slot
         for weight in weights
         for slot, other in (slots, slots[::-1])
-    }
-    kept, unused, problems = {}, [], []
-    for name, shape in tensors.shapes.items():
-        if name not in expected:
-            unused.append(name)
-            if not (allow_missing and allow_missing.search(name)):
-                problems.append(f"{name} belongs to no weight")
-        elif tuple(shape) != expected[name]:
-            problems.append(f"{name} has the shape {tuple(shape)}")
-        else:
-            kept[name] = expected[name]
-    for name in kept:
-        other = other_slots.get(name)
-        lacks = other and other not in kept
-        if lacks and not (allow_missing and allow_missing.search(other)):
-            problems.append(f"{other} is missing")
-    if problems:
-        more = f", and {len(problems) - 8} more" if len(problems) > 8 else ""
-        raise UserError(
-            f"The optimizer's state in {source} does not belong to its "
-            f"weights: {', '.join(problems[:8])}{more}."
-        )
+        if weight + other in shapes and weight + slot not in shapes
+    ]
+    refuse(
+        f"The optimizer's state in {source} does not belong to its weights",
+        {
+            "lacks": [x for x in lacking if not is_allowed(allow_missing, x)],
+            "also has": [x for x in unused if not is_allowed(allow_missing, x)],
+            "has in another shape": [
+                f"{name} {tuple(shapes[name])} (expected {shape})"
+                for name, shape in expected.items()
+                if name in shapes and tuple(shapes[name]) != shape
+            ],
+        },
+    )
 
     def read_state(name):
         is_step = name == weight_map.GLOBAL_STEP
         return np.asarray(tensors[name], np.int64 if is_step else np.float32)
 
-    return Tensors(kept, read_state), tuple(unused)
+    kept = {name: expected[name] for name in shapes if name in expected}
+    return Tensors(kept, read_state), unused

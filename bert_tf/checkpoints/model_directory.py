@@ -156,8 +156,7 @@ def write_model(
         README_FILE: readme or default_card(stored),
     } | text_files(stored)
     for name, text in contents.items():
-        with tf.io.gfile.GFile(os.path.join(directory, name), "wb") as file:
-            file.write(text.encode())
+        files.write_text(os.path.join(directory, name), text)
     write_safetensors(os.path.join(directory, WEIGHTS_FILE), stored.weights, {})
     names = [*contents, WEIGHTS_FILE]
     if len(stored.optimizer_state):
@@ -326,8 +325,7 @@ def _check_files(path: str) -> frozenset[str]:
 def read_checksums(path: str) -> dict[str, str]:
     """Returns file name -> SHA-256, as a model directory lists them.
 
-    Raises:
-      UserError: If checksums.json is damaged or lists files outside `path`.
+    Raises `UserError` if checksums.json is damaged or lists files elsewhere.
     """
     file = os.path.join(path, CHECKSUMS_FILE)
     checksums = stored_files.read_object(file)

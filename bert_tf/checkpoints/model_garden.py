@@ -39,9 +39,6 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
 
-_CONFIG_FILE = "bert_config.json"
-_VOCAB_FILE = "vocab.txt"
-_PREFIX = "bert_model.ckpt"
 _HEADS = (
     weight_map.MASKED_LM,
     weight_map.NEXT_SENTENCE,
@@ -128,13 +125,7 @@ def recognizes(path: str) -> bool:
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads a model; see `formats`.
-
-    Args:
-      path: A directory with one checkpoint, `bert_config.json` and
-        `vocab.txt`, or the prefix of the checkpoint in it.
-      allow_missing: Pattern for names of tensors that may be missing or unused.
-    """
+    """Reads the checkpoint of a prefix or a directory; see `formats`."""
     prefix = tf1_checkpoint.find_prefix(path)
     checkpoint = ObjectCheckpoint(prefix)
     found = find(checkpoint)
@@ -183,7 +174,7 @@ def match(
     config: BertConfig,
     allow_missing: re.Pattern | None,
 ) -> tuple[Tensors, matching.Report]:
-    """Matches the variables in `found`; reports all others as unused."""
+    """Matches `found.variables`; all others count as unused in the report."""
     rows = weight_map.rows(config)
     names = {row.model_garden for row in rows} - {None}
     variables = {n: x for n, x in found.variables.items() if n in names}
@@ -216,15 +207,11 @@ def match(
 
 def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes `bert_config.json`, `vocab.txt` and `bert_model.ckpt`."""
-    config = stored.config
-    _check_config(config, stored.path)
-    tensors = matching.translate(stored.weights, config, "model_garden")
+    _check_config(stored.config, stored.path)
+    tensors = matching.translate(stored.weights, stored.config, "model_garden")
     tensors, aliases, full_names = complete(tensors)
-    files.write_text(os.path.join(directory, _CONFIG_FILE), config.to_json())
-    stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
-    write_checkpoint(
-        os.path.join(directory, _PREFIX), tensors, aliases, full_names
-    )
+    prefix = tf1_checkpoint.write_texts(directory, stored)
+    write_checkpoint(prefix, tensors, aliases, full_names)
     return list(_sentences(stored))
 
 

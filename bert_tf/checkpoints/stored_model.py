@@ -93,7 +93,8 @@ class StoredModel:
 
         Args:
           directory: The directory; without the file, the model is unchanged.
-          source: The start of the note, such as "A TF1 checkpoint".
+          source: What does not store the case, such as "A TF1 checkpoint"; a
+            note for the user begins with it.
           name: The name of the file.
           lower_case: Whether the model reads lower case; None to derive it from
             the vocabulary.
@@ -118,11 +119,7 @@ class StoredModel:
         )
 
     def with_labels(self, labels: Sequence[str]) -> "StoredModel":
-        """Returns the model with its labels in another order.
-
-        Args:
-          labels: All labels of the model, in the new order.
-        """
+        """Returns the model with all its labels in the order of `labels`."""
         order = [list(self.task["labels"]).index(label) for label in labels]
         task = {**self.task, "labels": list(labels)}
         if thresholds := self.task.get("thresholds"):
@@ -171,11 +168,8 @@ class StoredModel:
     ) -> BertTokenizer:
         """Builds the tokenizer that the model was trained with.
 
-        Args:
-          preserve_special_tokens: If not None, replaces the stored setting.
-
-        Raises:
-          UserError: If the vocabulary is unknown.
+        If not None, `preserve_special_tokens` replaces the stored setting.
+        Raises `UserError` if the vocabulary is unknown.
         """
         if self.vocabulary is None or self.tokenizer_settings is None:
             raise UserError(
@@ -242,9 +236,7 @@ def check(stored: StoredModel) -> None:
         )
     recurrent_heads.check(stored.task, stored.weights, stored.path)
     match_optimizer_state(
-        stored.optimizer_state,
-        stored.weights.shapes,
-        stored.path,
+        stored.optimizer_state, stored.weights.shapes, stored.path
     )
     labels = stored.task.get("labels")
     if None not in (labels, stored.num_labels) and (
@@ -296,7 +288,7 @@ def not_carried(
 
     Args:
       format_name: The start of the sentence, such as "A TF1 checkpoint".
-      stored: The model.
+      stored: The model to write.
       settings: Keys of the task that the format keeps.
       parts: The parts of the weights that the format keeps; by default all.
       has_optimizer: Whether the format keeps the optimizer's state.

@@ -90,8 +90,7 @@ class Tensors(Mapping[str, np.ndarray]):
 def read_safetensors(path: str) -> tuple[Tensors, dict[str, str]]:
     """Reads the header of a file; its tensors are read on access.
 
-    Args:
-      path: The file. All tensors of a remote file are read at once.
+    All tensors of a remote file are read at once.
 
     Returns:
       The tensors, in the file's types; and a dict from name to type, for
@@ -161,9 +160,8 @@ def write_safetensors(
 ) -> None:
     """Writes <float32> tensors, with one tensor in memory at a time.
 
-    Those named in `integers` are written as <int64>; `metadata` goes into the
-    header. `safetensors.numpy` writes the same bytes, but needs all tensors in
-    memory.
+    Tensors named in `integers` become <int64>; `metadata` goes into the header.
+    `safetensors.numpy` writes the same bytes, but needs all tensors in memory.
     """
     header = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0

@@ -25,6 +25,7 @@ from google.protobuf import unknown_fields
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
+from bert_tf.checkpoints import matching
 from bert_tf.checkpoints import model_garden
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.model_garden import Found
@@ -62,12 +63,9 @@ def recognizes(path: str) -> bool:
 def read_model(
     path: str, allow_missing: re.Pattern | None = None
 ) -> StoredModel:
-    """Reads a model; see `formats`.
+    """Reads a SavedModel; see `formats`.
 
-    Args:
-      path: The directory of a SavedModel.
-      allow_missing: Pattern for names of tensors that may be missing or unused.
-        A head is not read if this pattern matches its variables.
+    If `allow_missing` matches the variables of a head, the head is not read.
     """
     graph = _read_graph(os.path.join(path, _FILE))
     prefix = os.path.join(path, _PREFIX)
@@ -81,8 +79,8 @@ def read_model(
         raise UserError(
             f"{path} is a SavedModel without one encoder of BERT as TF Hub has "
             "it; other architectures, such as ALBERT or a small ELECTRA, "
-            "cannot be read, and of an export of this project name the model "
-            "directory that it was made from."
+            "cannot be read, and instead of an export of this project, name "
+            "the model directory that it was made from."
         ) from error
     lower_case = _child(checkpoint, "do_lower_case")
     if lower_case is not None:
@@ -136,7 +134,7 @@ def _read_graph(path: str) -> meta_graph_pb2.MetaGraphDef:
 
 
 def _child(checkpoint: ObjectCheckpoint, name: str) -> int | None:
-    """Returns the first variable that any object has under this local name."""
+    """Returns a variable with this local name in any object, or None."""
     items = map(checkpoint.children, checkpoint.objects())
     named = (children[name] for children in items if name in children)
     return next(filter(checkpoint.key, named), None)
@@ -230,7 +228,7 @@ def _others(
         if checkpoint.key(item)
         and item not in taken
         and not model_garden.is_training_state(name := checkpoint.name(item))
-        and not (allow_missing and allow_missing.search(name))
+        and not matching.is_allowed(allow_missing, name)
     }
 
 

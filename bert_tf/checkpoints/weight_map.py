@@ -84,8 +84,8 @@ class Row:
     model_garden: str | None = None
 
 
-# Kinds of objects. For each weight of an object: its suffix here, in Hugging
-# Face's names and in KerasHub's and the Model Garden's, its shape and layout.
+# Kinds of objects, one row for each weight of an object: the suffix of its name
+# here, in Hugging Face, and in KerasHub and the Model Garden; shape; layout.
 _LAYER_NORM = (
     ("/beta", ".bias", "/beta", ("hidden_size",), "same"),
     ("/gamma", ".weight", "/gamma", ("hidden_size",), "same"),
@@ -163,8 +163,8 @@ _SQUARE = _dense("hidden_size", "hidden_size")
 _PROJECTION = _dense(
     "hidden_size", "hidden_size", "per_head_out", "per_head_bias"
 )
-# Objects of an encoder layer: kind, and paths here, in KerasHub and in the
-# Model Garden, below the paths of the layer.
+# Objects of an encoder layer: the kind, then the object's path below the path
+# of the layer: here, in KerasHub, in the Model Garden.
 _LAYER_OBJECTS = (
     *(
         (
@@ -222,7 +222,7 @@ _CLASSIFIER = "model/classifier/out_proj"
 _SPANS = "model/span_labeling/layer_with_weights-0"
 _TRANSFORM = "cls/predictions/transform"
 
-# KerasHub's masked-LM head computes something else, so its names are None.
+# KerasHub's masked-LM head computes something else, so it has no names here.
 _HEAD_ROWS = [
     *_object(
         _SQUARE, "bert/pooler/dense", "pooled_dense", "encoder/_pooler_layer"
@@ -306,7 +306,7 @@ def from_format(
     """Rearranges a weight from a format's layout to the canonical one."""
     is_own_inverse = layout in ("same", "dense", "output")
     if is_own_inverse or weights_format in (*OURS, "huggingface"):
-        # Here `to_format` transposes or does nothing.
+        # Here `to_format` transposes or does nothing, so it is its own inverse.
         return to_format(value, layout, weights_format, 1)
     if layout == "per_head_out":
         return value.reshape(value.shape[0], -1)
@@ -318,7 +318,7 @@ def from_format(
 def shape_in(
     shape: Shape, layout: str, weights_format: str, num_heads: int
 ) -> Shape:
-    """Returns the shape in a format of a weight of a canonical shape."""
+    """Returns the shape that a format gives a weight of a canonical shape."""
     value = np.broadcast_to(np.int8(0), shape)
     return to_format(value, layout, weights_format, num_heads).shape
 

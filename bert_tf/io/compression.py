@@ -85,11 +85,7 @@ def open_decompressed(
 
 
 def stored_size(path: str) -> int:
-    """Returns the size of a local or remote file, before decompression.
-
-    Raises:
-      UserError: If the file cannot be read.
-    """
+    """Returns the stored size of a file; `UserError` if it is not readable."""
     with _errors_of(path):
         return files.size(path)
 

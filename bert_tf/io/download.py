@@ -40,7 +40,7 @@ _CHUNK_BYTES = 1 << 20
 # Larger files are refused. The second limit is for files without a stated size.
 MAX_BYTES = 1 << 35
 _MAX_UNSTATED_BYTES = 1 << 32
-# Time limit for the headers, and for every further `_LEAST_BYTES` bytes.
+# Time limit for the headers, and then for every `_LEAST_BYTES` bytes.
 TIMEOUT_SECONDS = 60
 _LEAST_BYTES = 1 << 16
 # `fetch` gives up after this many failures without 1 MB of data in between.

@@ -107,15 +107,20 @@ def local_copy(folder: str) -> Iterator[str]:
         yield folder
         return
     with tempfile.TemporaryDirectory() as copy:
-        for path, _, _ in remote_files(folder):
-            target = os.path.join(copy, os.path.relpath(path, folder))
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            _tf().io.gfile.copy(path, target)
+        copy_folder(folder, copy)
         yield copy
 
 
+def copy_folder(folder: str, target: str) -> None:
+    """Copies all files below a folder, which may be remote, to a local one."""
+    for path, _, _ in remote_files(folder):
+        copy = os.path.join(target, os.path.relpath(path, folder))
+        os.makedirs(os.path.dirname(copy), exist_ok=True)
+        _tf().io.gfile.copy(path, copy)
+
+
 def remote_files(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Yields path, size and time of change of each file below a folder."""
+    """Yields path, bytes and time of change in ns of each file in a folder."""
     gfile = _tf().io.gfile
     for parent, _, names in gfile.walk(folder):
         for name in filter(None, names):

@@ -55,8 +55,9 @@ def is_current(file: IO[Any] | int, path: str) -> bool:
 def _open_locked(name: str, flags: int, path: str, flag: str) -> int | None:
     """Opens and locks a local file or folder, until the descriptor is closed.
 
-    Returns None if it was renamed or removed meanwhile. Raises `UserError` if
-    another process has the lock. Without locks, only a warning is logged.
+    Returns None if another process has renamed or removed it meanwhile. Raises
+    `UserError` if another process has the lock. On a file system without locks,
+    only logs a warning.
     """
     with contextlib.ExitStack() as stack:
         descriptor = os.open(name, flags, 0o666)
@@ -203,11 +204,5 @@ class LocalCopy:
         return os.path.join(tempfile.gettempdir(), self._name)
 
     def _fetch(self, copy: str) -> None:
-        import tensorflow as tf
-
         with files.atomic_directory(copy) as temporary:
-            for name in tf.io.gfile.listdir(self._folder):
-                tf.io.gfile.copy(
-                    os.path.join(self._folder, name),
-                    os.path.join(temporary, name),
-                )
+            files.copy_folder(self._folder, temporary)

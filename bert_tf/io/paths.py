@@ -33,11 +33,11 @@ _NO_MODELS = (
     *(".csv", ".tsv", ".txt", ".json", ".jsonl", ".gz", ".zip"),
     *(".safetensors", ".bin", ".h5", ".pb"),  # Parts of a model's directory.
 )
-# Flags with these names have paths, and so have flags that declare `reads`.
+# A flag has a path if its name matches this pattern, or if it declares `reads`.
 _PATH_NAME = re.compile(r"(\w+_)?(file|dirs?|path|output)")
 _NO_PATH = re.compile(r"\w+=\s*|output\w*=-|output_file=.*/")
 _HOME = re.compile(r"(^|[,=]\s*)~(?=/|$)")
-# Standard input gets the extension whose pattern matches its first line.
+# Extension for standard input -> pattern that its first line must match.
 _FIRST_LINES = {
     ".jsonl": re.compile(r"\{"),
     ".csv": re.compile(r"(text|[\w -]+(,[\w-][\w -]*)+)$"),
@@ -290,7 +290,7 @@ def _check_file(path: str, flag: str) -> None:
 
 def _check_files(patterns: str, flag: str) -> None:
     for pattern in map(str.strip, patterns.split(",")):
-        # TensorFlow reads these patterns unlike `glob`, and checks them later.
+        # TensorFlow expands these patterns, not `glob`, and checks them later.
         if is_remote(pattern) or set(pattern) & set("[\\{"):
             continue
         matches = glob.iglob(pattern, include_hidden=True) if pattern else ()

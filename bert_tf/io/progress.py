@@ -95,9 +95,9 @@ def bar(
 
     Args:
       total: The number of units, if it is known.
-      description: The text before the numbers, a noun or a verb.
+      description: The text before the numbers.
       unit: The name of one unit; "B" for bytes.
-      initial: The number of units that were done in an earlier run.
+      initial: The number of units that an earlier run has done.
       hidden: Whether to show nothing.
       leave: Whether the finished bar stays on the terminal.
     """

@@ -276,7 +276,7 @@ def changes(
 ) -> list[str]:
     """Describes the differences of two recipes: "--seed was 1 and is 2 now".
 
-    If a hash differs, shows its file or model, `sources[name of the hash]`.
+    If a hash differs, names the hashed file or model, `sources[name]`.
     """
     found = []
     for name in {**before, **now}:

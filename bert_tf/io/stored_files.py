@@ -205,6 +205,14 @@ def read_object(path: str) -> dict[str, Any]:
     return files.read_json_object(path)
 
 
+def peek_object(path: str) -> dict[str, Any]:
+    """Returns the JSON object in a local file; {} if it cannot be read."""
+    try:
+        return read_object(path)
+    except (OSError, UserError):
+        return {}
+
+
 def parse_json(contents: bytes | str, source: str) -> Any:
     """Returns the value of UTF-8 JSON without repeated keys.
 

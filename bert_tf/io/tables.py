@@ -75,9 +75,7 @@ class Table:
     ) -> None:
         """Raises `UserError` if the table lacks one of the columns.
 
-        Args:
-          columns: The names of the columns.
-          flags: The flag that sets each column's name, by column.
+        `flags` maps a column to the flag that sets the column's name.
         """
         for column in columns:
             if column in self.repeated:

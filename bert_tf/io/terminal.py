@@ -23,9 +23,9 @@ SHOWN = "shown_without_bar"
 SECONDS_BETWEEN_LINES = 10.0
 
 _GPU_FILES = ("/dev/nvidiactl", "/dev/dxg")
-# These libraries log through Abseil (the second since TensorFlow 2.21). No
+# Libraries that log through Abseil, the second one since TensorFlow 2.21. No
 # environment variable sets Abseil's log level, so `drop_noise` calls a C++
-# function. If a library lacks it, all its messages appear.
+# function. If a library lacks the function, all its messages appear.
 _LIBRARIES = (
     "libtensorflow_framework.so.2",
     "python/profiler/internal/_pywrap_profiler_plugin.so",
@@ -143,8 +143,8 @@ def drop_noise() -> None:
 
     Call it before TensorFlow's import. TF_CPP_MIN_LOG_LEVEL below 2 keeps all.
     """
-    # Without a GPU, TensorFlow logs a needless error, which level 3 hides.
-    # Level 3 does not hide the last message of a process that aborts.
+    # Without a GPU, TensorFlow logs a needless error, which level 3 hides. A
+    # process that aborts still logs why.
     has_gpu = any(map(os.path.exists, _GPU_FILES))
     default = "2" if has_gpu else "3"
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", default) < "2":

@@ -26,10 +26,9 @@ _hashes: contextvars.ContextVar[dict[str, str] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def collect_hashes() -> Iterator[dict[str, str]]:
-    """Collects the SHA-256 of files that the block reads to their ends.
+    """Collects the SHA-256 of files while the block reads them to their ends.
 
-    Yields:
-      A dict from path to hash, in hexadecimal, for which no file is read again.
+    Yields a dict from path to hash, in hexadecimal.
     """
     hashes: dict[str, str] = {}
     token = _hashes.set(hashes)
@@ -90,8 +89,7 @@ def _decode(contents: bytes, path: str, number: int) -> str:
 def read_json(path: str) -> Any:
     """Returns the parsed contents of a UTF-8 JSON file, compressed or not.
 
-    Raises:
-      UserError: If the file does not exist, is damaged, or is not valid JSON.
+    Raises `UserError` if the file is missing, damaged or not valid JSON.
     """
     text = "\n".join(line for _, line in read_lines(path))
     values = parse_json(text, path)
@@ -102,8 +100,7 @@ def read_json(path: str) -> Any:
 def parse_json(text: str, path: str, line: int = 1, advice: str = "") -> Any:
     """Returns the value of the JSON that begins in a line of a file.
 
-    Raises:
-      UserError: If the JSON is not valid; the message ends with `advice`.
+    Raises `UserError` if it is not valid JSON; the message ends with `advice`.
     """
     try:
         return json.loads(text)
@@ -139,10 +136,9 @@ def check_characters(text: str, values: Any, where: str) -> None:
 
 
 def require_value(entry: Any, key: str, kind: type, where: str) -> Any:
-    """Returns `entry[key]`, a str, int or list; errors begin with `where`.
+    """Returns `entry[key]`, a str, int or list.
 
-    Raises:
-      UserError: If `entry` is not an object or has no such value.
+    Raises `UserError`, which begins with `where`, if there is no such value.
     """
     if not isinstance(entry, dict):
         received = type(entry).__name__

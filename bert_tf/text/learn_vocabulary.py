@@ -48,8 +48,8 @@ class WordStatistics:
       words: The most frequent words and their counts, most frequent first.
       starts: Count of each character at the start of a word.
       insides: Count of each character at all positions of words but the first.
-      num_words: Number of words.
-      num_distinct_words: Number of distinct words.
+      num_words: Number of words; a repeated word counts each time.
+      num_distinct_words: Number of different words.
       num_too_long: Number of words of more than 200 characters (always [UNK]).
     """
 

@@ -40,7 +40,8 @@ class DynamicMasking:
         linearly; None for a constant share.
       num_examples: Number of examples until `final_masked_lm_prob` is reached.
       mask_rate: Share of the chosen tokens replaced by [MASK].
-      same_rate: Share of chosen tokens that stay; random ones replace the rest.
+      same_rate: Share of the chosen tokens that stay. Random tokens replace all
+        other chosen tokens.
       continuations: To mask whole words, a bool for each id that is true if the
         token continues a word ("##..."). If None, single tokens are masked.
     """
@@ -91,8 +92,8 @@ class DynamicMasking:
         `example_index` <int64>[B] is the example's index over all epochs.
 
         Returns:
-          The features with new `input_ids`, `masked_lm_positions`,
-          `masked_lm_ids` and `masked_lm_weights`.
+          The features; `input_ids`, `masked_lm_positions`, `masked_lm_ids` and
+          `masked_lm_weights` are new.
         """
         num_slots = _width(features["masked_lm_positions"])
         original_ids = restore_ids(features)
@@ -111,9 +112,8 @@ class DynamicMasking:
 
     def _choose(self, ids, input_mask, example_index, seed, num_slots):
         """Returns the chosen positions and their weights, [B, P] each."""
-        length = tf.reduce_sum(
-            input_mask, axis=1
-        )  # [B], including [CLS] and [SEP].
+        # [B], including [CLS] and [SEP].
+        length = tf.reduce_sum(input_mask, axis=1)
         share = self.masked_lm_prob
         if self.final_masked_lm_prob is not None:
             done = tf.cast(example_index, tf.float64) / self.num_examples

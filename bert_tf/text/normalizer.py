@@ -60,7 +60,7 @@ def to_class(ranges: Iterable[tuple[int, int]]) -> str:
 
 
 # WordPiece splits off each of these characters as a word. Other punctuation is
-# left out, because the normalizer already puts line ends around it.
+# not among them, because the normalizer puts line ends around it.
 SINGLES = _ASCII_PUNCTUATION + to_class(CJK_RANGES)
 
 # Normalized text separates words by spaces, and by line ends at punctuation.
@@ -96,6 +96,7 @@ def _characters(ranges: Iterable[tuple[int, int]]) -> Iterator[str]:
 STAND_INS = dict(
     zip(_characters(_NEWER_PUNCTUATION), _characters(_FREE), strict=True)
 )
+_SWAPPED = str.maketrans(STAND_INS | {y: x for x, y in STAND_INS.items()})
 
 
 def table_name(
@@ -123,13 +124,7 @@ def swap_stand_ins(token: str) -> str:
     """
     if token.isascii() and token.isprintable():
         return token  # Most tokens have no stand-in.
-    return token.translate(_swapped())
-
-
-@functools.cache
-def _swapped() -> dict[int, str]:
-    pairs = STAND_INS.items()
-    return {ord(a): b for x, y in pairs for a, b in ((x, y), (y, x))}
+    return token.translate(_SWAPPED)
 
 
 def lower_sigma_in_table(table: bytes) -> bytes:

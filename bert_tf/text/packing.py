@@ -12,7 +12,6 @@ Shapes:
   T: row length.
 """
 
-import dataclasses
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -31,8 +30,7 @@ from bert_tf.text.vocabulary import Vocabulary
 Segments = Sequence[tuple[tf.Tensor, tf.Tensor]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Maps each position of the packed rows to a token.
 
     Attributes:
@@ -128,8 +126,8 @@ def pack_to_bucket(
 ) -> dict[str, tf.Tensor]:
     """Packs segments like `pack`, padded to the shortest bucket that fits.
 
-    `tokens` are those of A, or of A and B. `buckets` are the allowed row
-    lengths, ascending; longer rows are truncated to the last one.
+    `tokens` has the tokens of A, or of A and of B. `buckets` has the allowed
+    row lengths, ascending; longer rows are truncated to the last bucket.
 
     Raises:
       UserError: If the last bucket leaves no room for a token.
@@ -216,9 +214,9 @@ def lay_out(
 def lay_out_ragged(
     segments: Segments, num_tokens: tf.Tensor | int, max_seq_length: int
 ) -> RaggedLayout:
-    """Computes the positions of all tokens in packed rows without padding.
+    """Computes what `lay_out` computes, for rows without padding.
 
-    As `lay_out`, for rows of at most `max_seq_length`. Needs eager tensors.
+    Rows have at most `max_seq_length` tokens. Tensors must be eager.
     """
     kept, total = _truncate_rows(segments, max_seq_length, truncate)
 

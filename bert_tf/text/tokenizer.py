@@ -82,6 +82,9 @@ class BertTokenizer(tf.Module):
       ([b'the', b'match'], [0, 4])
     """
 
+    # False if no operator can rewrite strings, as in TensorFlow Lite.
+    _rewrites = True
+
     def __init__(
         self,
         vocabulary: Vocabulary,
@@ -100,7 +103,9 @@ class BertTokenizer(tf.Module):
         self.preserve_special_tokens = preserve_special_tokens
         self.normalization = normalization
         self.max_input_chars_per_word = max_input_chars_per_word
-        self._normalizer = self._build_normalizer()
+        self._normalizer = normalizer.Normalizer(
+            lower_case, strip_accents, normalization, self._rewrites
+        )
         tokens, added = list(vocabulary.tokens), vocabulary.added_tokens
         for token in added:
             tokens[token["id"]] = token["content"]
@@ -162,8 +167,8 @@ class BertTokenizer(tf.Module):
 
         Returns:
           `input_ids`, `input_mask` and `segment_ids`, <int32>[n, length] each,
-          as from `packing.pack`. The length is that of the longest row, rounded
-          up to a multiple of 8, and at most `max_seq_length`.
+          as from `packing.pack`. The longest row, rounded up to a multiple of
+          8, gives the length, which is at most `max_seq_length`.
         """
         if isinstance(text_pairs, list | tuple):
             text_pairs = [text or "" for text in text_pairs]
@@ -272,9 +277,7 @@ class BertTokenizer(tf.Module):
             joined, f" {vocabulary_lib.CONTINUATION}", ""
         )
 
-    def _build_matchers(
-        self,
-    ) -> tuple[added_tokens.Matcher, added_tokens.Matcher]:
+    def _build_matchers(self) -> list[added_tokens.Matcher]:
         """Returns matchers for raw texts and for normalized texts."""
         # If two tokens have equal text, a special one wins, as in transformers.
         added = sorted(
@@ -287,17 +290,15 @@ class BertTokenizer(tf.Module):
                 )
                 for token in vocabulary_lib.SPECIAL_TOKENS
             ]
-        raw = [x for x in added if not x["normalized"]]
-        others = [x for x in added if x["normalized"]]
-        normalized = self._normalizer.normalize(
-            tf.constant([x["content"] for x in others], tf.string)
-        )
-        return (
-            added_tokens.Matcher(raw, [x["content"] for x in raw], False),
-            added_tokens.Matcher(
-                others, [x.decode() for x in normalized.numpy()], True
-            ),
-        )
+        matchers = []
+        for is_normalized in (False, True):
+            rows = [x for x in added if x["normalized"] == is_normalized]
+            patterns = tf.constant([x["content"] for x in rows], tf.string)
+            if is_normalized:
+                patterns = self._normalizer.normalize(patterns)
+            patterns = [x.decode() for x in patterns.numpy()]
+            matchers.append(added_tokens.Matcher(rows, patterns, is_normalized))
+        return matchers
 
     def _cut(
         self, text: tf.Tensor
@@ -306,8 +307,8 @@ class BertTokenizer(tf.Module):
 
         Returns both pieces and the offset of each normalized byte.
         """
-        # `split` marks matches by NULs, so replace NULs in the text by \1. No
-        # token changes, because normalization drops both NUL and \1.
+        # `split` marks matches by NULs, so replace NULs in the text by \x01. No
+        # token changes, because normalization drops both characters.
         outer = self._in_text.split(
             tf.strings.regex_replace(text, r"\x00", "\1")
         )
@@ -336,17 +337,14 @@ class BertTokenizer(tf.Module):
             outer.join(outer.shift(ends), outer.ends),
         )
 
-    def _build_normalizer(self) -> normalizer.Normalizer:
-        return normalizer.Normalizer(
-            self.lower_case, self.strip_accents, self.normalization
-        )
-
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
-        return self._hide_specials(self._normalizer.cut(text))
+        if self._rewrites:
+            text = self._normalizer.cut(text)
+        return self._hide_specials(text)
 
     def _word_rules(self) -> list[normalizer.Rule]:
         # With ASCII_LOWER, WordPiece itself turns long words into [UNK].
-        if self.normalization == ASCII_LOWER:
+        if self.normalization == ASCII_LOWER or not self._rewrites:
             return []
         return [_long_word_rule(self.max_input_chars_per_word)]
 
@@ -435,6 +433,8 @@ class LiteTokenizer(BertTokenizer):
       UserError: If `tokenizer` preserves special or added tokens in the text.
     """
 
+    _rewrites = False
+
     def __init__(self, tokenizer: BertTokenizer) -> None:
         kinds = {
             "special tokens such as [MASK]": tokenizer.preserve_special_tokens,
@@ -453,20 +453,6 @@ class LiteTokenizer(BertTokenizer):
             normalization=tokenizer.normalization,
             max_input_chars_per_word=tokenizer.max_input_chars_per_word,
         )
-
-    def _build_normalizer(self) -> normalizer.Normalizer:
-        return normalizer.Normalizer(
-            self.lower_case,
-            self.strip_accents,
-            self.normalization,
-            final_sigma=False,
-        )
-
-    def _prepare(self, text: tf.Tensor) -> tf.Tensor:
-        return text
-
-    def _word_rules(self) -> list[normalizer.Rule]:
-        return []
 
 
 def _to_vector(text: tf.Tensor | Sequence[str] | str) -> tuple[tf.Tensor, bool]:

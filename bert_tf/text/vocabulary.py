@@ -52,7 +52,7 @@ class Vocabulary:
 
     Source: load_vocab (tokenization.py:121-133 of the original). As in the
     original, an empty line takes up an id, and a repeated token has the id of
-    its last line; no text gets the ids of its earlier lines or of empty lines.
+    its last line. Texts never get the ids of earlier lines or of empty lines.
     White space at the ends of a token, which the original strips, is an error.
 
     Attributes:
@@ -128,11 +128,7 @@ class Vocabulary:
         return token in self._ids
 
     def id(self, token: str) -> int:
-        """Returns the id of a token.
-
-        Raises:
-          UserError: If the vocabulary does not contain the token.
-        """
+        """Returns the id of a token; raises `UserError` if it has none."""
         try:
             return self._ids[token]
         except KeyError as error:

@@ -10,13 +10,12 @@ Shapes:
   R: number of windows.
 """
 
-import dataclasses
+from typing import NamedTuple
 
 import tensorflow as tf
 
 
-@dataclasses.dataclass(frozen=True)
-class Windows:
+class Windows(NamedTuple):
     """The tokens of windows, and where words are in them.
 
     Attributes:
@@ -31,23 +30,13 @@ class Windows:
     places: tf.Tensor
 
 
-@dataclasses.dataclass(frozen=True)
-class _Words:
+class _Words(NamedTuple):
     """The words with tokens, and for each word a window that begins with it."""
 
     texts: tf.Tensor  # <int64>[V], ascending, the index of each word's text.
     begins: tf.Tensor  # <int64>[V], the index of a word's first token.
     ends: tf.Tensor  # <int64>[V], the exclusive end of the word's window.
     is_last: tf.Tensor  # <bool>[V], whether this window ends with the text.
-
-    def choose(self, indices: tf.Tensor) -> "_Words":
-        """Returns the words at `indices`."""
-        return _Words(
-            *(
-                tf.gather(getattr(self, field.name), indices)
-                for field in dataclasses.fields(self)
-            )
-        )
 
 
 def cut(
@@ -85,7 +74,8 @@ def cut(
         tf.minimum(begins + room, end),
         begins + room >= end,
     )
-    windows = words.choose(_find_windows(words, stride))
+    indices = _find_windows(words, stride)
+    windows = _Words(*(tf.gather(values, indices) for values in words))
     rows = _most_context(words, windows)
     places = begins - tf.gather(windows.begins, tf.maximum(rows, 0))
     places = tf.where(rows < 0, -1, tf.cast(places, tf.int32))

@@ -10,7 +10,6 @@ Shapes:
     space, or a single Chinese character.
 """
 
-import dataclasses
 import functools
 import re
 import sys
@@ -87,8 +86,7 @@ def _is_punctuation(character: str) -> bool:
     return unicodedata.category(character).startswith("P")
 
 
-@dataclasses.dataclass(frozen=True)
-class Words:
+class Words(NamedTuple):
     """The words of a batch of texts.
 
     Attributes:
@@ -103,14 +101,13 @@ class Words:
     ends: tf.RaggedTensor
 
 
-@dataclasses.dataclass(frozen=True)
-class _Characters:
+class _Characters(NamedTuple):
     """All characters but white space."""
 
     codes: tf.Tensor  # <int32>[N], code points.
     rows: tf.Tensor  # <int64>[N], the index of each character's text.
     places: tf.Tensor  # <int32>[N], the index of each character in its text.
-    is_cjk: tf.Tensor  # <bool>[N], like all that follow.
+    is_cjk: tf.Tensor  # <bool>[N], as all fields below.
     is_punctuation: tf.Tensor
     is_word: tf.Tensor  # Letters, digits and "_".
     is_letter: tf.Tensor  # As in "U.S.".
@@ -181,10 +178,9 @@ def _find_chunks(characters: _Characters) -> tuple[tf.Tensor, tf.Tensor]:
 def _trim_chunks(
     characters: _Characters, chunks: tf.Tensor, is_first: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Strips punctuation off both ends of each chunk.
+    """Returns starts and ends <int32>[C] of chunks without outer punctuation.
 
-    Returns starts and ends <int32>[C], indices of characters. Start and end are
-    equal if a chunk has only punctuation.
+    If a chunk has only punctuation, its start equals its end.
     """
     count = tf.reduce_sum(tf.cast(is_first, tf.int32))
     index = tf.range(tf.size(chunks))

@@ -285,6 +285,13 @@ class KerasFileTest(_SaveTestCase):
         with self.assertRaisesRegex(UserError, "or a .keras file of bert_tf"):
             bert_tf.load_model(path)
 
+    def test_damaged_text_files_are_refused(self):
+        path = self._without_text(self._save(self._load()))
+        with zipfile.ZipFile(path, "a") as file:
+            file.writestr("assets/task.json", json.dumps({"kind": "other"}))
+        with self.assertRaisesRegex(UserError, "older.keras is damaged"):
+            formats.read(path)
+
     @parameterized.parameters(zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
     def test_large_configurations_are_not_read(self, method):
         path = self.path("x.keras")

@@ -141,7 +141,7 @@ class WordWindowsTest(tf.test.TestCase, parameterized.TestCase):
                     count,
                     room,
                     stride,
-                ).__dict__
+                )._asdict()
             ),
             input_signature=[
                 tf.TensorSpec([None], tf.int32),

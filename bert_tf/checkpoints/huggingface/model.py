@@ -158,16 +158,11 @@ def recognizes(path: str) -> bool:
     names = (os.path.join(path, n) for n in huggingface_weights.WEIGHT_FILES)
     if any(os.path.isfile(name) for name in names):
         return True
-    config_file = os.path.join(path, CONFIG_FILE)
-    if not os.path.isfile(config_file):
-        return False
-    try:
-        values = files.read_json(config_file)
-    except UserError:
+    if not os.path.isdir(path):
         return False
     # A KerasHub preset has a config.json, too, but without these keys.
-    keys = ("model_type", "architectures")
-    return isinstance(values, dict) and any(key in values for key in keys)
+    values = stored_files.peek_object(os.path.join(path, CONFIG_FILE))
+    return not {"model_type", "architectures"}.isdisjoint(values)
 
 
 def read_model(
@@ -175,12 +170,7 @@ def read_model(
 ) -> StoredModel:
     """Reads a directory; see `formats`."""
     config_file = os.path.join(path, CONFIG_FILE)
-    if not os.path.isfile(config_file):
-        raise UserError(
-            f"{path} holds weights of Hugging Face's format but no "
-            f"{CONFIG_FILE}; copy the whole directory."
-        )
-    values = files.read_json_object(config_file)
+    values = stored_files.read_object(config_file)
     model_type = values.get("model_type", "bert")
     if model_type != "bert":
         raise UserError(
@@ -282,10 +272,7 @@ def _kind(
         row.huggingface
         for row in weight_map.rows(config)
         if weight_map.part_of(row.name) in absent
-        and not (
-            allow_missing
-            and any(map(allow_missing.search, (row.name, row.huggingface)))
-        )
+        and not matching.is_allowed(allow_missing, row.name, row.huggingface)
     ]
     if lacking:
         owner = "the model's other heads need"

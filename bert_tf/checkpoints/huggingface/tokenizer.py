@@ -200,7 +200,7 @@ def _read_vocabulary(
     for path, token_of in stored.items():
         for row in added:
             index, token = row["id"], row["content"]
-            # vocab.txt has "" for "\n", which no line can hold: fill it in.
+            # A token that no line can hold, such as "\n", is "" in vocab.txt.
             there = token_of[index] = token_of.get(index) or token
             if there != token or not 0 <= index < vocab_size:
                 raise UserError(

@@ -10,6 +10,7 @@ and the step; a file `checkpoint` names the newest checkpoint.
 """
 
 import contextlib
+import dataclasses
 import os
 import re
 from collections.abc import Collection
@@ -153,7 +154,7 @@ def open_tensors(path: str, object_based: bool = False) -> Tensors:
 
 
 def read(path: str) -> dict[str, np.ndarray]:
-    """Reads all tensors of a checkpoint; see `open_tensors`."""
+    """Reads all tensors of a name-based checkpoint; see `open_tensors`."""
     return dict(open_tensors(path))
 
 
@@ -294,30 +295,38 @@ def read_model(
     """Reads the checkpoint of a prefix or a directory; see `formats`.
 
     In a directory, `find_prefix` chooses the checkpoint. Without `vocab.txt`
-    the vocabulary is None; the converter raises `UserError` then.
+    the vocabulary is None, and converting the model raises `UserError`.
     """
     prefix = find_prefix(path)
     config = files.read_bert_config(config_beside(prefix))
+    stored = read_without_texts(prefix, config, allow_missing)
+    stored = dataclasses.replace(stored, path=path)
+    return stored.with_vocabulary(os.path.dirname(prefix), "A TF1 checkpoint")
+
+
+def read_without_texts(
+    prefix: str, config: BertConfig, allow_missing: re.Pattern | None = None
+) -> StoredModel:
+    """Reads a checkpoint, but neither bert_config.json nor vocab.txt."""
     weights, state, report = read_weights(prefix, config, allow_missing)
     task = {"kind": weight_map.kind_of(weights)}
     if any(map(recurrent_heads.belongs, weights)):
         task["head"] = "bilstm"
     return StoredModel(
-        path=path,
+        path=prefix,
         config=config,
         weights=weights,
         task=task,
         optimizer_state=state,
         report=report,
-    ).with_vocabulary(os.path.dirname(prefix), "A TF1 checkpoint")
+    )
 
 
 def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes a model in the original's format; see `formats`.
 
-    The result lists settings that are lost or that the original reads in
-    another way. A feature-based tagger raises `UserError`, as a checkpoint does
-    not store which encoder layers the tagger reads.
+    The sentences name settings that are lost or that the original reads in
+    another way.
     """
     if stored.task.get("approach") == "feature_based":
         raise UserError(
@@ -326,11 +335,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
             "to bert_tf, or a fine-tuned model."
         )
     weights = matching.translate(stored.weights, stored.config, "tf1")
-    files.write_text(
-        os.path.join(directory, _CONFIG_FILE), stored.config.to_json()
-    )
-    stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
-    write(os.path.join(directory, _PREFIX), weights | stored.optimizer_state)
+    write(write_texts(directory, stored), weights | stored.optimizer_state)
     return [
         *_describe_config(stored.config),
         *_describe_tokenizer(stored.tokenizer_settings),
@@ -338,6 +343,14 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
             "A TF1 checkpoint", stored, ("kind", "head"), has_optimizer=True
         ),
     ]
+
+
+def write_texts(directory: str, stored: StoredModel) -> str:
+    """Writes config and vocabulary; returns the prefix for the checkpoint."""
+    config_file = os.path.join(directory, _CONFIG_FILE)
+    files.write_text(config_file, stored.config.to_json())
+    stored.vocabulary.write(os.path.join(directory, _VOCAB_FILE))
+    return os.path.join(directory, _PREFIX)
 
 
 def _describe_config(config: BertConfig) -> list[str]:
