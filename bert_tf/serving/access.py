@@ -28,7 +28,6 @@ from starlette import types
 
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeAccess
-from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import model_config
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -312,16 +311,6 @@ class Tls:
 
     rest: ssl.SSLContext | None
     grpc: grpc.ServerCredentials | None
-
-
-def check(config: ServeConfig) -> None:
-    """Checks files that flags name, to find errors before a long startup."""
-    read_tls(config)
-    if config.api_key_file:
-        ApiKeys(config.api_key_file)
-    if config.model_config_file:
-        for model in model_config.of_flags(config):
-            model_config.check_base_path(model, lambda path: "")
 
 
 def read_tls(config: ServeAccess) -> Tls:

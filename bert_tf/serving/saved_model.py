@@ -25,7 +25,7 @@ from tensorflow.python.saved_model import loader_impl
 
 from bert_tf.io import files
 from bert_tf.serving import errors
-from bert_tf.serving import precision
+from bert_tf.serving import preflight
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
@@ -207,7 +207,7 @@ class SavedModelEngine(Engine):
         pools.add(global_name="stoppable", num_threads=_NUM_STOPPABLE_THREADS)
 
     def load(self, name: str, version: int, directory: str) -> SavedModel:
-        precision.report(name, version, directory)
+        preflight.report_precision(name, version, directory)
         return SavedModel(name, version, directory, self._config)
 
     def missing(self, directory: str) -> str | None:
