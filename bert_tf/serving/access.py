@@ -305,16 +305,10 @@ class KeysInterceptor(grpc.aio.ServerInterceptor):
         return grpc.stream_unary_rpc_method_handler(refuse)
 
 
-@dataclasses.dataclass(frozen=True)
-class Tls:
-    """TLS settings of the two ports; None for a port without TLS."""
-
-    rest: ssl.SSLContext | None
-    grpc: grpc.ServerCredentials | None
-
-
-def read_tls(config: ServeAccess) -> Tls:
-    """Reads the files of the TLS flags.
+def read_tls(
+    config: ServeAccess,
+) -> tuple[ssl.SSLContext | None, grpc.ServerCredentials | None]:
+    """Returns the TLS settings of REST and gRPC; None for a port without TLS.
 
     Raises:
       UserError: If a file cannot be read, or key and certificate do not match.
@@ -340,7 +334,7 @@ def read_tls(config: ServeAccess) -> Tls:
                 "the contents of PEM files, the key without a password, in "
                 "SSLConfig with \\n between lines."
             ) from error
-    return Tls(context, credentials)
+    return context, credentials
 
 
 def _context(config: ServeAccess) -> ssl.SSLContext:
