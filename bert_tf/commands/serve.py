@@ -10,29 +10,18 @@ http://localhost:8501/ is a page to try a model, and Prometheus reads /metrics.
 With --search_file=a.txt and a model for embeddings, /search finds by meaning.
 """
 
-import glob
-import os
-
 from bert_tf import errors
 from bert_tf.flags.serve import ServeConfig
 
 
 def main(config: ServeConfig) -> None:
     errors.require("serve")
-    from bert_tf.serving import access
-
-    access.check(config)
     from bert_tf.export import served_model
-    from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
+    from bert_tf.serving import preflight
 
-    # Check the texts before the slow export, without TensorFlow.
-    for pattern in (config.search_file or "").split(","):
-        for path in filter(os.path.isfile, glob.glob(pattern)):
-            EmbeddingsFiles().check_inputs(path, keep_empty=True)
+    preflight.check(config)
     config = served_model.prepare(config)
-    from bert_tf.serving import precision
-
-    precision.pack_weights(config)
+    preflight.pack_weights(config)
     from bert_tf.serving import server
 
     server.run(config)

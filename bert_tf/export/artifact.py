@@ -100,7 +100,7 @@ class Artifact:
       head: The name of the head, a key of `savedmodel.HEADS`.
       precision: "float32" or "bfloat16".
       ids_only: Whether the signatures take token ids instead of strings.
-      max_seq_length: As for `ServingHead`, like `buckets`.
+      max_seq_length, buckets: See `ServingHead`.
       settings: The other settings of the head as JSON values by name, such as
         `top_k`, `pooling`, `layer` and `doc_stride`.
       command: The command line that reproduces the export.
@@ -198,10 +198,10 @@ def choose_version(version: int | None, output_dirs: Sequence[str]) -> int:
 
 
 def _versions(output_dir: str, pattern: re.Pattern[str]) -> list[int]:
-    if not tf.io.gfile.isdir(output_dir):
+    if not files.is_folder(output_dir):
         return []
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(output_dir)]
-    return [int(name) for name in names if pattern.fullmatch(name)]
+    names = filter(pattern.fullmatch, files.names_in(output_dir))
+    return list(map(int, names))
 
 
 def read_graph(version_directory: str) -> meta_graph_pb2.MetaGraphDef:

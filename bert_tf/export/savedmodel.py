@@ -80,12 +80,6 @@ class Export:
     model: keras.Model
     precision: str
 
-    def fuse(self, precision: str) -> keras.Model:
-        """Returns the inference form of the model in the given precision."""
-        if precision == self.precision:
-            return self.model
-        return inference.prepare(self.trained, precision, **self.head.form)
-
 
 def command_line(script: str, config: Any, origin: str | None) -> str:
     """Returns the command that repeats an export; see `run` for `origin`."""
@@ -158,9 +152,14 @@ def write(
                     temporary
                 )
                 if artifact.litert is not None:
-                    exact_litert = LitertModule(
-                        export.head, export.fuse("float32")
-                    ).save(temporary, artifact.litert)
+                    model = export.model
+                    if export.precision != "float32":
+                        model = inference.prepare(
+                            export.trained, "float32", **export.head.form
+                        )
+                    exact_litert = LitertModule(export.head, model).save(
+                        temporary, artifact.litert
+                    )
             example = complete(temporary, artifact, export, exact_litert)
             made[final] = artifact, example
     return made
@@ -275,13 +274,10 @@ def complete(
 ) -> dict[str, Any]:
     """Adds the remaining files of an export and verifies the whole export.
 
-    The version directory has graph and variables, under its temporary name. The
-    function adds assets.extra/ (warm-up requests, vocabulary, labels, model
-    cards) and batching_params.pbtxt. For an export with litert/, `exact_litert`
-    is the .tflite file of the model in float32.
-
-    Returns:
-      One row for serving_default, as a dict of JSON values by name.
+    Adds assets.extra/ (warm-up requests, vocabulary, labels, model cards) and
+    batching_params.pbtxt to the graph and variables in the directory, which has
+    a temporary name. With litert/, `exact_litert` is the model as a float32
+    .tflite file. Returns one row for serving_default, JSON values by name.
 
     Raises:
       UserError: If the outputs of the export differ from the model's.

@@ -315,8 +315,8 @@ def compute(
       max_rows_at_once: The maximum number of rows per call, <int32>[], to limit
         memory. With a maximum of 2, five rows take calls of 2, 2 and 1 rows.
         With None, one call computes all rows, and `condense` is not used.
-      condense: Returns the tensors to keep of a call's outputs, [R, ...] each.
-        All hidden states of a book, for example, would not fit in memory.
+      condense: Takes the outputs of a call, [R, ...] each, and returns the ones
+        to keep: all hidden states of a book, for example, do not fit in memory.
       unpad: Whether to skip padding; outputs for padding are then 0.
     """
 
@@ -571,26 +571,16 @@ class LitertModule:
 def _flatten(rows: Rows, whole: bool) -> dict[str, tf.Tensor]:
     """Returns the tensors of rows under flat names, with `row_lengths`.
 
-    If `whole`, each of the `row_lengths` is the row's width, padding included.
+    `row_lengths` <int32>[R] are the numbers of columns up to the last token of
+    each row: 4 for the mask [1, 1, 0, 1, 0]. If `whole`, all are T.
     """
-    state = {f"{_STATE_PREFIX}{name}": x for name, x in rows.state.items()}
-    return {
-        **rows.inputs,
-        **state,
-        litert.ROW_LENGTHS: _row_lengths(rows.inputs[INPUT_MASK.name], whole),
-    }
-
-
-def _row_lengths(input_mask: tf.Tensor, whole: bool) -> tf.Tensor:
-    """Returns <int32>[R], the number of columns up to the last token of a row.
-
-    For the mask [1, 1, 0, 1, 0], the length is 4. If `whole`, the length is T.
-    """
-    length = tf.shape(input_mask)[-1]
-    places = tf.where(input_mask > 0, tf.range(length) + 1, 0)
-    last = tf.reduce_max(places, -1)
+    mask = rows.inputs[INPUT_MASK.name]
+    length = tf.shape(mask)[-1]
+    last = tf.reduce_max(tf.where(mask > 0, tf.range(length) + 1, 0), -1)
     # Rows without tokens keep all T columns: the model cannot read 0 columns.
-    return tf.where((last == 0) | whole, length, last)
+    lengths = tf.where((last == 0) | whole, length, last)
+    state = {f"{_STATE_PREFIX}{name}": x for name, x in rows.state.items()}
+    return {**rows.inputs, **state, litert.ROW_LENGTHS: lengths}
 
 
 def _strip(values: TensorMap, prefix: str) -> dict[str, tf.Tensor]:

@@ -28,7 +28,6 @@ from starlette import types
 
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeAccess
-from bert_tf.flags.serve import ServeConfig
 from bert_tf.serving import model_config
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -306,26 +305,10 @@ class KeysInterceptor(grpc.aio.ServerInterceptor):
         return grpc.stream_unary_rpc_method_handler(refuse)
 
 
-@dataclasses.dataclass(frozen=True)
-class Tls:
-    """TLS settings of the two ports; None for a port without TLS."""
-
-    rest: ssl.SSLContext | None
-    grpc: grpc.ServerCredentials | None
-
-
-def check(config: ServeConfig) -> None:
-    """Checks files that flags name, to find errors before a long startup."""
-    read_tls(config)
-    if config.api_key_file:
-        ApiKeys(config.api_key_file)
-    if config.model_config_file:
-        for model in model_config.of_flags(config):
-            model_config.check_base_path(model, lambda path: "")
-
-
-def read_tls(config: ServeAccess) -> Tls:
-    """Reads the files of the TLS flags.
+def read_tls(
+    config: ServeAccess,
+) -> tuple[ssl.SSLContext | None, grpc.ServerCredentials | None]:
+    """Returns the TLS settings of REST and gRPC; None for a port without TLS.
 
     Raises:
       UserError: If a file cannot be read, or key and certificate do not match.
@@ -351,7 +334,7 @@ def read_tls(config: ServeAccess) -> Tls:
                 "the contents of PEM files, the key without a password, in "
                 "SSLConfig with \\n between lines."
             ) from error
-    return Tls(context, credentials)
+    return context, credentials
 
 
 def _context(config: ServeAccess) -> ssl.SSLContext:

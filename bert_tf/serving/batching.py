@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from collections.abc import Hashable
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +24,7 @@ from bert_tf.errors import UserError
 from bert_tf.serving import errors
 from bert_tf.serving import model_config
 from bert_tf.serving import servable as servables
+from bert_tf.serving.servable import Arrays
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import Stop
@@ -110,7 +110,7 @@ class Task:
 
     servable: Servable
     signature: Signature
-    inputs: Mapping[str, np.ndarray]
+    inputs: Arrays
     outputs: tuple[str, ...]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future
@@ -137,12 +137,12 @@ class Task:
     def key(self) -> Hashable:
         """Returns the queue's key: requests with equal keys may be merged."""
         if self.is_piece:
-            # A part of a large request runs alone: merged with longer rows, its
-            # outputs would be wider than those of the request's other parts.
+            # Run each piece alone: with longer rows in its batch, its outputs
+            # would be wider than the outputs of the request's other pieces.
             return *self.signature_key(), id(self)
+        arrays = [(name, self.inputs[name]) for name in self.signature.inputs]
         shapes = tuple(
-            (name, self.inputs[name].shape[1:], _type_key(self.inputs[name]))
-            for name in self.signature.inputs
+            (name, x.shape[1:], servables.type_name(x)) for name, x in arrays
         )
         is_long = self.size > PIECE_SIZE  # Not merged with short requests.
         return (*self.signature_key(), self.outputs, shapes, is_long)
@@ -183,7 +183,7 @@ class BatchScheduler:
         self,
         servable: Servable,
         signature: Signature,
-        inputs: Mapping[str, np.ndarray],
+        inputs: Arrays,
         outputs: tuple[str, ...],
         size: int | None = None,
         **options: Any,
@@ -282,7 +282,9 @@ class BatchScheduler:
                     return
                 is_long = sum(x.size for x in tasks) > PIECE_SIZE
                 self._num_long += is_long
-            outcomes = self._run(tasks)
+            outcomes = self._outcomes(
+                [task for task in tasks if not task.future.cancelled()]
+            )
             with self._changed:
                 self._num_long -= is_long
                 self._changed.notify(is_long)
@@ -374,12 +376,6 @@ class BatchScheduler:
         if not self._num_queued[signature_key]:
             del self._num_queued[signature_key]
 
-    def _run(self, tasks: Sequence[Task]) -> list:
-        """Returns the outputs of each task, or its error."""
-        active = [task for task in tasks if not task.future.cancelled()]
-        outcomes = self._outcomes(active)
-        return [outcomes.get(id(task)) for task in tasks]
-
     def _outcomes(self, tasks: Sequence[Task]) -> dict[int, object]:
         """Returns the outputs or the error of each task, by `id(task)`."""
         outcomes = self._run_merged(tasks) if len(tasks) > 1 else {}
@@ -434,9 +430,7 @@ class BatchScheduler:
             begin = end
         return outcomes
 
-    def _padded(
-        self, inputs: Mapping[str, np.ndarray], num_rows: int
-    ) -> tuple[Mapping[str, np.ndarray], int]:
+    def _padded(self, inputs: Arrays, num_rows: int) -> tuple[Arrays, int]:
         """Pads to the next allowed batch size, with copies of the first row."""
         sizes = self._options.allowed_batch_sizes
         size = next((s for s in sizes if s >= num_rows), num_rows)
@@ -447,12 +441,7 @@ class BatchScheduler:
             for name, x in inputs.items()
         }, size
 
-    def _call(
-        self,
-        tasks: Sequence[Task],
-        inputs: Mapping[str, np.ndarray],
-        num_rows: int,
-    ):
+    def _call(self, tasks: Sequence[Task], inputs: Arrays, num_rows: int):
         """Returns the outputs by name, or the error."""
         first = tasks[0]
         self._observe(tasks, num_rows)
@@ -473,15 +462,12 @@ def _identity(task: Task) -> Hashable:
     return task.servable.name, task.servable.version, task.signature.name
 
 
-def _type_key(value: np.ndarray) -> str:
-    return "string" if value.dtype.kind in "OS" else value.dtype.str
-
-
-def _deliver(tasks: Sequence[Task], outcomes: Sequence) -> None:
+def _deliver(tasks: Sequence[Task], outcomes: dict[int, object]) -> None:
     """Passes the outcomes to the event loops, waking each loop only once."""
     by_loop = {}
-    for task, outcome in zip(tasks, outcomes, strict=True):
-        by_loop.setdefault(task.loop, []).append((task, outcome))
+    for task in tasks:
+        pair = task, outcomes.get(id(task))
+        by_loop.setdefault(task.loop, []).append(pair)
     for loop, pairs in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve, pairs)

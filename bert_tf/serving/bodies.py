@@ -9,7 +9,6 @@ import functools
 import zlib
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Mapping
 
 import numpy as np
 from google.protobuf import descriptor
@@ -17,6 +16,7 @@ from starlette import requests
 
 from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import errors
+from bert_tf.serving.servable import Arrays
 
 # Bodies above this size are parsed in a thread, so other requests do not wait.
 LARGE_BYTES = 1 << 17
@@ -193,7 +193,7 @@ def check_rows(num_rows: int, limits: ServeLimits) -> None:
     errors.check_limit(num_rows, limits, "max_request_rows", subject, "rows")
 
 
-def num_bytes(values: Mapping[str, np.ndarray]) -> int:
+def num_bytes(values: Arrays) -> int:
     """Returns the bytes that a model's inputs or outputs take in memory."""
     size = 0
     for value in values.values():

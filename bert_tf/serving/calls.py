@@ -81,9 +81,9 @@ def predict(
         )
     # Refuse unknown inputs first: converting them could make large arrays.
     signature.check_names(request.inputs)
-    for name, proto in request.inputs.items():
-        spec = signature.inputs.get(name)
-        if spec and spec.has_free_batch() and proto.tensor_shape.dim:
+    for name, spec in signature.inputs.items():
+        proto = request.inputs[name]
+        if spec.has_free_batch() and proto.tensor_shape.dim:
             sizes = _sizes(proto)
             of_rows = sizes if spec.dtype == tf.string else sizes[:1]
             bodies.check_rows(math.prod(of_rows), limits)
@@ -122,11 +122,18 @@ def _examples_call(
         servable, request.model_spec, "No signature was found with the name: {}"
     )
     call = build(signature, _examples(request.input, limits))
+    return _with_model_spec(call, servable, response, "result")
+
+
+def _with_model_spec(
+    call: Call, servable: Servable, response: type[message.Message], field: str
+) -> Call:
+    """Returns a call that responds with the response of `call` in a field."""
 
     def respond(values: Arrays) -> message.Message:
         return response(
-            result=call.respond(values),
-            model_spec=_model_spec(servable, signature),
+            model_spec=_model_spec(servable, call.signature),
+            **{field: call.respond(values)},
         )
 
     return dataclasses.replace(call, respond=respond)
@@ -153,7 +160,15 @@ def multi_inference(
             raise errors.invalid(
                 f"Duplicate evaluation of signature: {signature.name}"
             )
-        calls.append(_inference(task, servable, signature, examples))
+        if task.method_name not in _METHODS:
+            raise errors.unimplemented(
+                "Unsupported signature method_name: "
+                f"{errors.shortened(task.method_name)}"
+            )
+        build, field = _METHODS[task.method_name]
+        call = build(signature, examples)
+        response = inference_pb2.InferenceResult
+        calls.append(_with_model_spec(call, servable, response, field))
     tensors = {call.signature.inputs[_INPUTS].tensor_name for call in calls}
     if len(tensors) > 1:
         raise errors.invalid(
@@ -174,29 +189,6 @@ def check_tasks(request: inference_pb2.MultiInferenceRequest) -> None:
             "All ModelSpecs in a MultiInferenceRequest must access the same "
             "model name."
         )
-
-
-def _inference(
-    task: inference_pb2.InferenceTask,
-    servable: Servable,
-    signature: Signature,
-    examples: np.ndarray,
-) -> Call:
-    if task.method_name not in _METHODS:
-        raise errors.unimplemented(
-            "Unsupported signature method_name: "
-            f"{errors.shortened(task.method_name)}"
-        )
-    build, field = _METHODS[task.method_name]
-    call = build(signature, examples)
-
-    def respond(values: Arrays) -> message.Message:
-        return inference_pb2.InferenceResult(
-            model_spec=_model_spec(servable, signature),
-            **{field: call.respond(values)},
-        )
-
-    return dataclasses.replace(call, respond=respond)
 
 
 def _classification(signature: Signature, examples: np.ndarray) -> Call:

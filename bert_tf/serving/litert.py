@@ -31,6 +31,7 @@ from bert_tf.serving.saved_model import SavedModel
 from bert_tf.serving.saved_model import SavedModelEngine
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.servable import TOKENIZE
+from bert_tf.serving.servable import Arrays
 from bert_tf.serving.servable import Signature
 from bert_tf.serving.servable import Stop
 
@@ -63,7 +64,7 @@ _MAX_PADDING = 8
 
 def run_rows(
     model: LiteModel,
-    inputs: Mapping[str, np.ndarray],
+    inputs: Arrays,
     lengths: np.ndarray,
     stop: Stop | None = None,
 ) -> dict[str, np.ndarray]:
@@ -134,8 +135,8 @@ def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
 class Litert(SavedModel):
     """A version of a model whose encoder runs in LiteRT.
 
-    `directory` has the SavedModel without weights. Of `signature_defs`,
-    signatures that LiteRT cannot compute, such as `attention`, are left out.
+    `directory` has the SavedModel without weights. In `signature_defs`, those
+    that LiteRT cannot compute, such as `attention`, are ignored.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class Litert(SavedModel):
     def run(
         self,
         signature: Signature,
-        inputs: Mapping[str, np.ndarray],
+        inputs: Arrays,
         outputs: Collection[str],
         stop: Stop | None = None,
     ) -> dict[str, np.ndarray]:
@@ -183,7 +184,7 @@ class Litert(SavedModel):
     def _run_step(
         self,
         name: str,
-        values: Mapping[str, np.ndarray],
+        values: Arrays,
         outputs: Collection[str],
         stop: Stop | None,
     ) -> dict[str, np.ndarray]:

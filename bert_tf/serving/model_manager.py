@@ -41,7 +41,6 @@ class Version:
     """The state of a version.
 
     Attributes:
-      state: START, LOADING, AVAILABLE, UNLOADING or END.
       error: The reason why the version is not served, or None.
       servable: The loaded version, or None.
       files: If loading failed, the fingerprint of the directory; else None.

@@ -13,7 +13,6 @@ import re
 import weakref
 from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +27,7 @@ from bert_tf.serving.batching import BatchingOptions
 from bert_tf.serving.batching import BatchScheduler
 from bert_tf.serving.calls import Call
 from bert_tf.serving.servable import TOKENIZE
+from bert_tf.serving.servable import Arrays
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Stop
 
@@ -72,11 +72,15 @@ class PieceScheduler:
         # True, so that they do not use up the limit of other large requests.
         self._num_rows_admitted = collections.Counter()
         self._turn = asyncio.Semaphore(max(1, options.num_threads() // 2))
+        # Each call pads its outputs to its own length, so outputs need further
+        # padding before they are joined. Maps a servable, then a signature's
+        # name, then an output's name to the padding, as learned from calls. A
+        # signature is mapped to None if its rows affect each other.
         self._paddings = weakref.WeakKeyDictionary()
 
     async def compute(
         self, servable: Servable, call: Call, choices: int = 1
-    ) -> Mapping[str, np.ndarray]:
+    ) -> Arrays:
         """Returns the outputs of a call with at most `choices` choices per row.
 
         Raises:
@@ -90,10 +94,9 @@ class PieceScheduler:
             return await self._scheduler.submit(
                 servable, call.signature, call.inputs, call.outputs, size
             )
-        paddings = self._paddings.setdefault(servable, {}).setdefault(
-            call.signature.name, _Paddings()
-        )
-        is_split = num_rows > 1 and paddings.rows_are_independent
+        by_signature = self._paddings.setdefault(servable, {})
+        paddings = by_signature.setdefault(call.signature.name, {})
+        is_split = num_rows > 1 and paddings is not None
         sizes = np.array([size])
         if is_split:
             sizes = servables.row_sizes(call.inputs, choices)
@@ -107,12 +110,12 @@ class PieceScheduler:
                 outputs = await request.in_pieces(rows)
                 if outputs is not None:
                     return outputs
-                paddings.rows_are_independent = False
+                by_signature[call.signature.name] = None
             return await self.run(servable, call, size, is_long=True)
 
     async def run(
         self, servable: Servable, call: Call, size: int, is_long: bool = False
-    ) -> Mapping[str, np.ndarray]:
+    ) -> Arrays:
         """Computes a piece when it gets its turn, and returns the outputs.
 
         The turn lasts until the piece is computed, even if the client is gone,
@@ -189,35 +192,12 @@ class PieceScheduler:
             admitted[is_long] -= weight
 
 
-class _Paddings:
-    """The values that pad the outputs of a signature, learned from its calls.
-
-    Each call pads outputs to its own length, so joined outputs need padding.
-
-    Attributes:
-      rows_are_independent: True until outputs show that rows affect each other.
-      values: The padding value by output name; None if it is not constant.
-    """
-
-    def __init__(self) -> None:
-        self.rows_are_independent = True
-        self.values: dict[str, Any] = {}
-
-    def learn(self, name: str, narrow: np.ndarray, wide: np.ndarray) -> None:
-        """Learns the value: 0 if narrow is [[3, 5]] and wide is [[3, 5, 0]]."""
-        is_padding = np.ones(wide.shape, bool)
-        is_padding[_corner(narrow)] = False
-        values = wide[is_padding]
-        is_constant = values.size and np.all(values == values[0])
-        self.values[name] = values[0] if is_constant else None
-
-
 @dataclasses.dataclass
 class _LargeRequest:
     """A request that is computed in pieces."""
 
     pieces: PieceScheduler
-    paddings: _Paddings
+    paddings: dict[str, Any]
     limits: ServeLimits
     servable: Servable
     call: Call
@@ -225,7 +205,7 @@ class _LargeRequest:
 
     async def in_pieces(
         self, row_groups: Iterable[np.ndarray]
-    ) -> Mapping[str, np.ndarray] | None:
+    ) -> Arrays | None:
         """Returns the outputs; None if the rows depend on each other.
 
         Args:
@@ -278,28 +258,28 @@ class _LargeRequest:
             bodies.check_response(num_bytes, self.limits)
             for sizes in zip(*of_pieces, strict=True):
                 longest.add(sizes.index(max(sizes)))
-        beside = [pieces[i] for i in sorted(longest)]
+        longest_pieces = [pieces[i] for i in sorted(longest)]
         for rows, part in zip(pieces, outputs, strict=True):
             narrow = {
                 name: x
                 for name, x in part.items()
                 if x.shape[1:] != shapes[name]
             }
-            paddings = self.paddings.values
-            if any(paddings.get(name) is None for name in narrow):
-                wide = await self._run_rows(np.concatenate([rows, *beside]))
-                if not _has_rows(wide, len(rows) + sum(map(len, beside))):
+            if any(self.paddings.get(name) is None for name in narrow):
+                merged = np.concatenate([rows, *longest_pieces])
+                wide = await self._run_rows(merged)
+                if not _has_rows(wide, len(merged)):
                     return False
                 for name, x in wide.items():
                     if x.shape[1:] != shapes[name]:
                         return False
                     part[name] = x[: len(rows)].copy()
-                for name in narrow.keys() - paddings.keys():
-                    self.paddings.learn(name, narrow[name], part[name])
+                for name in narrow.keys() - self.paddings.keys():
+                    self.paddings[name] = _padding(narrow[name], part[name])
                 continue
             for name, x in narrow.items():
                 shape = len(x), *shapes[name]
-                padded = np.full(shape, paddings[name], x.dtype)
+                padded = np.full(shape, self.paddings[name], x.dtype)
                 padded[_corner(x)] = x
                 part[name] = padded
         return True
@@ -331,8 +311,19 @@ def _piece_rows(options: BatchingOptions) -> int:
     return max((size for size in sizes if size <= rows), default=sizes[0])
 
 
-def _has_rows(outputs: Mapping[str, np.ndarray], num_rows: int) -> bool:
+def _has_rows(outputs: Arrays, num_rows: int) -> bool:
     return all(x.ndim and len(x) == num_rows for x in outputs.values())
+
+
+def _padding(narrow: np.ndarray, wide: np.ndarray) -> Any:
+    """Returns the padding of the wide output; None if it is not constant.
+
+    If the outputs are [[3, 5]] and [[3, 5, 0]], the padding is 0.
+    """
+    is_padding = np.ones(wide.shape, bool)
+    is_padding[_corner(narrow)] = False
+    values = wide[is_padding]
+    return values[0] if values.size and np.all(values == values[0]) else None
 
 
 def _corner(narrow: np.ndarray) -> tuple[slice, ...]:

@@ -37,6 +37,7 @@ from bert_tf.serving.servable import Servable
 from bert_tf.serving.service import Service
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page")
+_INDEX = os.path.join(_PAGE, "index.html")
 # Patterns of URL paths, from http_rest_api_util.cc of TensorFlow Serving.
 _MODEL = r"/v1/models/(?P<name>[^/:]+)"
 _NO_MODEL = re.compile(r"/v1/models(/metadata)?", re.I)
@@ -72,7 +73,7 @@ def application(
             routing.Route("/monitoring/prometheus/metrics", api.metrics),
             routing.Route("/readyz", api.ready),
             routing.Route("/page/models.json", api.models),
-            routing.Route("/", _index),
+            routing.Route("/", lambda _: responses.FileResponse(_INDEX)),
             *more_routes,
             routing.Mount("/page", staticfiles.StaticFiles(directory=_PAGE)),
         ],
@@ -376,7 +377,3 @@ class _LargeAnswer(responses.Response):
                         "more_body": end < len(self.body),
                     }
                 )
-
-
-async def _index(request: requests.Request) -> responses.Response:
-    return responses.FileResponse(os.path.join(_PAGE, "index.html"))

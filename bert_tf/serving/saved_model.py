@@ -1,7 +1,7 @@
 """The SavedModel engine, which runs models in a session.
 
-To take and return NumPy arrays, a session's callable needs a third of the time
-of a signature of `tf.saved_model.load`.
+A session's callable converts NumPy arrays to tensors and back in a third of the
+time that a signature of `tf.saved_model.load` takes.
 """
 
 import contextlib
@@ -25,7 +25,8 @@ from tensorflow.python.saved_model import loader_impl
 
 from bert_tf.io import files
 from bert_tf.serving import errors
-from bert_tf.serving import precision
+from bert_tf.serving import preflight
+from bert_tf.serving.servable import Arrays
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import Signature
@@ -92,7 +93,7 @@ class SavedModel(Servable):
     def run(
         self,
         signature: Signature,
-        inputs: Mapping[str, np.ndarray],
+        inputs: Arrays,
         outputs: Collection[str],
         stop: Stop | None = None,
     ) -> dict[str, np.ndarray]:
@@ -207,7 +208,7 @@ class SavedModelEngine(Engine):
         pools.add(global_name="stoppable", num_threads=_NUM_STOPPABLE_THREADS)
 
     def load(self, name: str, version: int, directory: str) -> SavedModel:
-        precision.report(name, version, directory)
+        preflight.report_precision(name, version, directory)
         return SavedModel(name, version, directory, self._config)
 
     def missing(self, directory: str) -> str | None:
@@ -261,16 +262,11 @@ def _specs(
     """Returns the tensors of a signature, sorted by name."""
     specs = {}
     for name, info in sorted(infos.items()):
-        shape = None
-        if not info.tensor_shape.unknown_rank:
-            shape = tuple(
-                None if dim.size < 0 else dim.size
-                for dim in info.tensor_shape.dim
-            )
         # Skip the outputs of initializers, which are not tensors.
         if info.dtype != types_pb2.DT_INVALID:
-            dtype = tf.as_dtype(info.dtype)
-            specs[name] = TensorSpec(dtype, shape, info.name)
+            shape = tf.TensorShape(info.tensor_shape)
+            sizes = None if shape.rank is None else tuple(shape.as_list())
+            specs[name] = TensorSpec(tf.as_dtype(info.dtype), sizes, info.name)
     return specs
 
 

@@ -10,12 +10,10 @@ Shapes:
 
 import asyncio
 import hashlib
-import itertools
 import os
 from collections.abc import Sequence
 
 import numpy as np
-from absl import logging
 from starlette import requests
 from starlette import responses
 from starlette import routing
@@ -25,61 +23,32 @@ from bert_tf.flags.serve import ServeConfig
 from bert_tf.io import files
 from bert_tf.io import paths
 from bert_tf.io import progress
-from bert_tf.io import tables
 from bert_tf.serving import bodies
 from bert_tf.serving import errors
 from bert_tf.serving import json_values
+from bert_tf.serving import preflight
 from bert_tf.serving.calls import Call
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.service import Service
 from bert_tf.tasks.embeddings import task
-from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page", "search.html")
 _TEXTS_PER_CALL = 64
 _COUNT, _MAX_COUNT = 10, 1000
-# The paragraphs of a .txt file are its texts if no line has more characters,
-# and blank lines come after each 20 lines or fewer, on average (256 tokens).
-_WRAPPED, _LINES = 100, 20
 # If a cached and a new embedding have a smaller cosine, the model has changed.
 _SAME = 0.9999
-
-
-def read_texts(config: ServeConfig) -> list[dict[str, str]]:
-    """Returns the texts of --search_file, each with its place in the file.
-
-    Raises:
-      UserError: If a file is no table of texts, or there is no text.
-    """
-    texts = []
-    for path in files.expand_globs(config.search_file, "--search_file"):
-        rows = list(EmbeddingsFiles().read_inputs(path, keep_empty=True))
-        found = itertools.groupby(rows, lambda x: bool(x.text_a.strip()))
-        joined = [[*group] for has_text, group in found if has_text]
-        groups = [[row] for row in itertools.chain(*joined)]
-        is_short = all(len(row.text_a.strip()) <= _WRAPPED for row in rows)
-        is_frequent = len(groups) <= _LINES * (len(joined) - 1)
-        if is_short and is_frequent and tables.file_ending(path) == ".txt":
-            text = "%s has a blank line for each %d short lines or fewer: each "
-            logging.info(text + "paragraph is a text.", path, _LINES)
-            groups = joined
-        for group in groups:
-            text = " ".join(row.text_a.strip() for row in group)
-            texts.append({"text": text, "place": group[0].guid})
-    if not texts:
-        raise UserError(f"--search_file={config.search_file} has no text.")
-    return texts
 
 
 class Search:
     """Answers queries with the nearest texts, embedded by the model `name`.
 
     Raises:
-      UserError: See `read_texts`.
+      UserError: If --search_file has no text, or is no table of texts.
     """
 
     def __init__(self, config: ServeConfig, service: Service, name: str):
-        self._texts = read_texts(config)
+        found = files.expand_globs(config.search_file, "--search_file")
+        self._texts = preflight.read_texts(config.search_file, found)
         self._service = service
         self._name = name
         self._seconds = config.rest_api_timeout_in_ms / 1000
@@ -109,8 +78,9 @@ class Search:
         name = f"{digest.hexdigest()}.npy"
         cache = os.path.join(paths.cache_dir(), "searched", name)
         stored = np.load(cache) if os.path.exists(cache) else np.empty((0, 0))
-        # Compare the first call's embeddings with the cache. Embed the longest
-        # texts first, because a new maximum length affects only long texts.
+        # If the first call returns the cached embeddings, the cache is valid.
+        # Embed the longest texts in this call: if the maximum length of the
+        # model has changed, only the embeddings of long texts differ.
         order = np.argsort([-len(x) for x in texts], kind="stable")
         rows = {}
         with progress.bar(len(texts), "embedding", "text") as bar:

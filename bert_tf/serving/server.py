@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import threading
+from concurrent import futures
 
 import grpc
 import uvicorn
@@ -50,7 +51,7 @@ def run(config: ServeConfig) -> None:
         stopped, config.rest_api_timeout_in_ms / 1000 + 2 * _GRACE_SECONDS
     )
     server = ModelServer(config)
-    # Freeze TensorFlow's modules, as garbage collection there delays requests.
+    # Garbage collection would delay requests: exempt the objects made so far.
     gc.collect()
     gc.freeze()
     server.start()
@@ -74,7 +75,7 @@ class ModelServer:
         self._config = config
         self._models = model_config.of_flags(config)
         self._batching = _batching(config)
-        self._tls = access.read_tls(config)
+        self._ssl_context, self._credentials = access.read_tls(config)
         self._keys = None
         if config.api_key_file:
             self._keys = access.ApiKeys(config.api_key_file)
@@ -83,9 +84,8 @@ class ModelServer:
         )
         self._service = None
         self._search = None
-        self._thread = None
         self._loop = None
-        self._error = None
+        self._listener = futures.ThreadPoolExecutor(1, "listener")
         self._started = threading.Event()
 
     def start(self) -> None:
@@ -122,10 +122,10 @@ class ModelServer:
                 self._search = search.Search(config, self._service, name)
             if grpc_socket:
                 grpc_socket.close()  # gRPC opens its own socket.
-            self._thread = threading.Thread(
-                target=self._run, args=(rest_socket,), name="listener"
+            self._listening = self._listener.submit(
+                asyncio.run, self._listen(rest_socket)
             )
-            self._thread.start()
+            self._listening.add_done_callback(lambda _: self._started.set())
             self._started.wait()
             self.check()
             stack.pop_all()
@@ -136,23 +136,15 @@ class ModelServer:
 
     def check(self) -> None:
         """Raises the exception that ended the listening thread, if any."""
-        if self._error is not None:
-            raise self._error
+        if self._listening.done():
+            self._listening.result()
 
     def stop(self) -> None:
         """Refuses new requests, answers queued requests and ends."""
         self._service.drain()
         self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join()
+        self._listener.shutdown()
         self._service.stop()
-
-    def _run(self, rest_socket: socket.socket | None) -> None:
-        try:
-            asyncio.run(self._listen(rest_socket))
-        except Exception as error:  # noqa: BLE001  # Raised by `check`.
-            self._error = error
-        finally:
-            self._started.set()
 
     async def _listen(self, rest_socket: socket.socket | None) -> None:
         config = self._config
@@ -174,7 +166,11 @@ class ModelServer:
             while not http_server.started and not http_task.done():
                 await asyncio.sleep(0.01)
             if http_task.done():
-                _check_listening(config, http_task)
+                try:
+                    http_task.result()
+                except OSError as error:
+                    address = _address(config.host, config.rest_api_port)
+                    raise _taken("rest_api_port", address) from error
         self._started.set()
         await self._stopping.wait()
         ends = []
@@ -205,7 +201,7 @@ class ModelServer:
                 self._limits.body,
                 config.allow_reload,
                 interceptors,
-                self._tls.grpc,
+                self._credentials,
             )
         except RuntimeError as error:
             raise _taken("port", address) from error
@@ -223,7 +219,7 @@ class ModelServer:
                     self._search.routes if self._search else (),
                     config.routes(self._models[0].name if self._models else ""),
                 ),
-                http=connections.protocol(self._limits, self._tls.rest),
+                http=connections.protocol(self._limits, self._ssl_context),
                 ws="none",
                 lifespan="off",
                 loop="none",
@@ -261,7 +257,7 @@ class ModelServer:
 
     @property
     def _rest_url(self) -> str:
-        scheme = "https" if self._tls.rest else "http"
+        scheme = "https" if self._ssl_context else "http"
         config = self._config
         return f"{scheme}://{_address(config.host, config.rest_api_port)}"
 
@@ -281,15 +277,6 @@ def _batching(config: ServeConfig) -> batching.BatchingOptions:
     if config.batching_parameters_file:
         return batching.read_options(config.batching_parameters_file)
     return batching.BatchingOptions(**config.batching())
-
-
-def _check_listening(config: ServeConfig, task: asyncio.Task) -> None:
-    """Raises the exception that ended the HTTP server at startup."""
-    try:
-        task.result()
-    except OSError as error:
-        address = _address(config.host, config.rest_api_port)
-        raise _taken("rest_api_port", address) from error
 
 
 def _address(host: str, port: int) -> str:

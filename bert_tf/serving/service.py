@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +33,7 @@ from bert_tf.serving.calls import REGRESS
 from bert_tf.serving.calls import Call
 from bert_tf.serving.model_manager import ModelManager
 from bert_tf.serving.pieces import PieceScheduler
+from bert_tf.serving.servable import Arrays
 from bert_tf.serving.servable import Engine
 from bert_tf.serving.servable import Servable
 from bert_tf.serving.servable import input_size
@@ -206,9 +206,7 @@ class Service:
         request.reserve(bodies.ANSWER_COPIES * size)
         return await asyncio.to_thread(call.respond, outputs)
 
-    async def _check_tokens(
-        self, servable: Servable, inputs: Mapping[str, np.ndarray]
-    ) -> None:
+    async def _check_tokens(self, servable: Servable, inputs: Arrays) -> None:
         """Raises `RequestError` if a row has too many tokens."""
         # A token has a byte or more, so rows up to `limit` bytes need no check.
         limit = self.limits.max_row_tokens
@@ -310,9 +308,7 @@ def count_rows(value: np.ndarray) -> int:
     return math.prod(x or 1 for x in (*value.shape[:1], *shape[1:]))
 
 
-def long_rows(
-    inputs: Mapping[str, np.ndarray], num_bytes: int
-) -> Iterator[bytes]:
+def long_rows(inputs: Arrays, num_bytes: int) -> Iterator[bytes]:
     """Yields rows above `num_bytes`: their texts or Examples' texts, joined."""
     columns = [
         x.reshape(len(x), math.prod(x.shape[1:]))
@@ -346,9 +342,9 @@ def read_examples(
     The model pads all lists to the longest length. If `strict`, bytes that are
     no Example are refused, as they would make a batch fail for all clients.
 
-    If `strict`, the Examples <string>[B] are also serialized again, because in
-    a feature with two lists, TensorFlow would read the first list, but this
-    function checks only the last list.
+    If `strict`, the Examples <string>[B] are also serialized again. Otherwise
+    TensorFlow would read the first of two lists in a feature, while this
+    function checks the last.
 
     Raises:
       RequestError: If `strict`, and an input is no Example or has too many

@@ -93,7 +93,7 @@ class PackedWeightsTest(tf.test.TestCase):
             {
                 "bert_tf/commands/predict.py",
                 "bert_tf/export/served_model.py",
-                "bert_tf/serving/precision.py",
+                "bert_tf/serving/preflight.py",
             },
         )
 

@@ -14,7 +14,8 @@ import bert_tf
 from bert_tf.errors import UserError
 from bert_tf.export import savedmodel
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.flags.serve import ServeConfig
+from bert_tf.io import files
+from bert_tf.serving import preflight
 from bert_tf.serving import search
 from tests.support import files_case
 from tests.support import tiny_exports
@@ -24,10 +25,8 @@ from tests.support import toy_models
 _TEXTS = ["the cat sat", "dog", "the dogs on the mat .", "東", "mats , cat"]
 
 
-def _read(path):
-    return search.read_texts(
-        ServeConfig(model_base_path="m", search_file=str(path))
-    )
+def _read(pattern):
+    return preflight.read_texts(pattern, files.expand_globs(pattern))
 
 
 class TextsTest(files_case.FilesCase):

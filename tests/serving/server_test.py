@@ -16,7 +16,7 @@ from absl.testing import parameterized
 
 from bert_tf.errors import UserError
 from bert_tf.flags.serve import ServeConfig
-from bert_tf.serving import precision
+from bert_tf.serving import preflight
 from bert_tf.serving.server import ModelServer
 from tests.support import files_case
 from tests.support import ports
@@ -304,11 +304,11 @@ _PACK = """
 import json, os, sys
 from bert_tf.distribute import packed_weights
 from bert_tf.flags.serve import ServeConfig
-from bert_tf.serving import precision
+from bert_tf.serving import preflight
 packed = []
 for flags in json.load(sys.stdin):
     os.environ.pop(packed_weights.VARIABLE, None)
-    precision.pack_weights(ServeConfig(**flags))
+    preflight.pack_weights(ServeConfig(**flags))
     packed.append(packed_weights.are_assumed())
 print(json.dumps([packed, "tensorflow" in sys.modules]))
 """
@@ -339,7 +339,9 @@ class PrecisionTest(files_case.FolderCase):
     )
     def test_reads_the_model_card(self, card, expected):
         folder = self.write("model", 1, card)
-        self.assertEqual(precision.read(os.path.join(folder, "1")), expected)
+        self.assertEqual(
+            preflight.read_precision(os.path.join(folder, "1")), expected
+        )
 
     def test_packs_if_the_newest_version_of_each_model_is_bfloat16(self):
         newest = self.mark("newest", 1, "float32")

@@ -40,7 +40,7 @@ class Source:
     Attributes:
       stored: The model.
       config: The flags.
-      max_seq_length: As for `ServingHead`, like `buckets`.
+      max_seq_length, buckets: See `ServingHead`.
     """
 
     stored: StoredModel
@@ -221,7 +221,7 @@ class ServingHead:
         return self.max_rows_at_once
 
     def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns the tensors that `answer` needs of the outputs for some rows.
+        """Returns the tensors that `answer` needs, from outputs for some rows.
 
         `answer` reads the result in place of the model's outputs. By default,
         the result has the outputs that the attribute `outputs` names.

@@ -221,28 +221,28 @@ class QuestionAnswering(head.ServingHead):
                 rows.state["questions"],
                 tf.size(contexts),
             )
-        chosen = _choose(
+        is_answered, score, no_answer_score = _choose(
             spans,
             _n_best_scores(spans, contexts, task.n_best_size),
             nulls,
             task.null_score_diff_threshold or 0.0,
         )
         start, end = (
-            tf.where(chosen.is_answered, _gather(values, spans.best), 0)
+            tf.where(is_answered, _gather(values, spans.best), 0)
             for values in (spans.starts, spans.ends)
         )
 
         def to_characters(place):
             before = tf.strings.substr(contexts, tf.zeros_like(place), place)
             count = tf.strings.length(before, "UTF8_CHAR")
-            return tf.where(chosen.is_answered, count, _NOWHERE)
+            return tf.where(is_answered, count, _NOWHERE)
 
         return {
             "answer": tf.strings.substr(contexts, start, end - start),
             "start": to_characters(start),
             "end": to_characters(end),
-            "score": tf.cast(chosen.score, tf.float32),
-            "no_answer_score": tf.cast(chosen.no_answer_score, tf.float32),
+            "score": tf.cast(score, tf.float32),
+            "no_answer_score": tf.cast(no_answer_score, tf.float32),
         }
 
     def answer_ids(
@@ -411,30 +411,26 @@ def _n_best_scores(
     ).to_tensor(-math.inf, shape=[None, n_best_size])
 
 
-class _Chosen(NamedTuple):
-    """The choice between the best span and "no answer" for each question."""
-
-    is_answered: tf.Tensor  # <bool>[B], whether the best span was chosen.
-    score: tf.Tensor  # <float64>[B], the probability of the chosen answer.
-    no_answer_score: tf.Tensor  # <float64>[B].
-
-
 def _choose(
     spans: _Spans,
     scores: tf.Tensor,
     nulls: tf.Tensor | None,
     threshold: float,
-) -> _Chosen:
-    """Chooses between the best span and "no answer".
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Chooses between the best span and "no answer" for each question.
 
     `scores` are the result of `_n_best_scores`, `nulls` <float64>[B] the scores
     of "no answer", None for SQuAD 1.1. Above the score difference `threshold`,
     "no answer" is chosen.
+
+    Returns:
+      Whether the best span was chosen, <bool>[B]; the probabilities of the
+      chosen answer and of "no answer", <float64>[B] each.
     """
     if nulls is None:
         has_span = spans.splits[1:] > spans.splits[:-1]
         best = tf.where(has_span, _softmax(scores)[:, 0], 0)
-        return _Chosen(has_span, best, tf.zeros_like(best))
+        return has_span, best, tf.zeros_like(best)
     n_best_size = scores.shape[1]
     # If "no answer" is among the n best answers, it replaces the worst span.
     num_ahead = tf.math.count_nonzero(
@@ -451,11 +447,8 @@ def _choose(
         - _gather(spans.end_logits, spans.best)
     )
     is_answered = (scores[:, 0] > -math.inf) & (null_odds <= threshold)
-    return _Chosen(
-        is_answered,
-        tf.where(is_answered, probs[:, 1], probs[:, 0]),
-        probs[:, 0],
-    )
+    score = tf.where(is_answered, probs[:, 1], probs[:, 0])
+    return is_answered, score, probs[:, 0]
 
 
 def _softmax(scores: tf.Tensor) -> tf.Tensor:

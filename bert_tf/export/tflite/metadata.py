@@ -228,8 +228,15 @@ def _write_value(builder: flatbuffers.Builder, value: Any) -> int:
     """Writes a value and its parts; returns its offset."""
     if isinstance(value, str):
         return builder.CreateString(value)
+    if isinstance(value, list) and isinstance(value[0], float):
+        return builder.CreateNumpyVector(np.array(value, np.float32))
     if isinstance(value, list):
-        return _write_vector(builder, value)
+        parts = [_write_value(builder, part) for part in value]
+        size = flatbuffers.number_types.UOffsetTFlags.bytewidth
+        builder.StartVector(size, len(parts), size)
+        for part in reversed(parts):
+            builder.PrependUOffsetTRelative(part)
+        return builder.EndVector()
     fields = {
         number: part if isinstance(part, int) else _write_value(builder, part)
         for number, part in value.items()
@@ -241,18 +248,3 @@ def _write_value(builder: flatbuffers.Builder, value: Any) -> int:
         else:
             builder.PrependUOffsetTRelativeSlot(number, field, 0)
     return builder.EndObject()
-
-
-def _write_vector(
-    builder: flatbuffers.Builder, values: list[float] | list[_Table]
-) -> int:
-    if isinstance(values[0], float):
-        write, parts = builder.PrependFloat32, values
-    else:
-        write = builder.PrependUOffsetTRelative
-        parts = [_write_value(builder, value) for value in values]
-    size = flatbuffers.number_types.Float32Flags.bytewidth
-    builder.StartVector(size, len(parts), size)
-    for part in reversed(parts):
-        write(part)
-    return builder.EndVector()

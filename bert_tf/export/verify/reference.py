@@ -52,8 +52,8 @@ _WINDOWS = 32
 # Logits may differ by 10 times the tolerance: padding changes their rounding.
 TIMES_FOR_LOGITS = 10
 # `Reference.decide` adds and subtracts random noise this many times. Decisions
-# that change are doubtful. Each time, noise between -1 and 1, for example,
-# changes 90% of the decisions between numbers that differ by 0.1.
+# that change are doubtful. For example, noise between -1 and 1 changes 90% of
+# the decisions between two numbers that differ by 0.1, each time.
 _DISTURBANCES = 4
 
 # With these arguments, a model returns all outputs that `Reference` reads.

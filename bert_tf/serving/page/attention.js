@@ -1,6 +1,6 @@
 /** Attention heads: small pictures of all heads, and one enlarged head. */
 
-import {canvas, colour, element, shape} from "/page/dom.js";
+import {canvas, color, element, shape} from "/page/dom.js";
 import {percent} from "/page/views.js";
 
 const SVG_TEXT = 12;
@@ -95,7 +95,7 @@ function thumbnail(weights, length) {
   node.width = node.height = length;
   const context = node.getContext("2d");
   const image = context.createImageData(length, length);
-  const [red, green, blue] = channels(colour("--ink-of-heads"));
+  const [red, green, blue] = channels(color("--ink-of-heads"));
   for (let row = 0; row < length; row++) {
     for (let column = 0; column < length; column++) {
       const alpha = 255 * strength(weights[row][column]);
@@ -140,7 +140,7 @@ function enlarge(tokens, weights, layer, head) {
     element("div.pair", {},
       element("div.scroll", {}, lines.node),
       element("div.scroll", {}, matrix.node)),
-    element("p.quiet", {}, "Colours follow the square root of the weight."),
+    element("p.quiet", {}, "Colors follow the square root of the weight."),
   ];
 }
 
@@ -242,9 +242,9 @@ function matrixView(tokens, weights) {
   node.classList.add("matrix");
   const choose = (chosen) => {
     context.clearRect(0, 0, edge + size, edge + size);
-    context.fillStyle = colour("--surface");
+    context.fillStyle = color("--surface");
     context.fillRect(edge, edge, size, size);
-    context.fillStyle = colour("--ink-of-heads");
+    context.fillStyle = color("--ink-of-heads");
     for (let row = 0; row < tokens.length; row++) {
       for (let column = 0; column < tokens.length; column++) {
         context.globalAlpha = strength(weights[row][column]);
@@ -255,7 +255,7 @@ function matrixView(tokens, weights) {
     context.globalAlpha = 1;
     drawNames(context, names, cell, edge, font, chosen);
     if (chosen === null) return;
-    context.strokeStyle = colour("--accent");
+    context.strokeStyle = color("--accent");
     context.strokeRect(edge - 0.5, edge + chosen * cell - 1, size, cell + 1);
   };
   const onRow = (call) => {
@@ -277,7 +277,7 @@ function widest(names, font) {
 
 function drawNames(context, names, cell, edge, font, chosen) {
   context.textBaseline = "middle";
-  context.fillStyle = colour("--ink");
+  context.fillStyle = color("--ink");
   names.forEach((name, i) => {
     const at = edge + i * cell + cell / 2;
     context.font = i === chosen ? `bold ${font}` : font;

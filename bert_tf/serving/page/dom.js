@@ -44,7 +44,7 @@ export function find(id) {
 }
 
 /** Returns the value of a custom property of the style sheet. */
-export function colour(name) {
+export function color(name) {
   return getComputedStyle(document.documentElement)
     .getPropertyValue(name).trim();
 }

@@ -1,6 +1,6 @@
 /** An embedding and its similarity to earlier texts' embeddings. */
 
-import {canvas, colour, element, facts} from "/page/dom.js";
+import {canvas, color, element, facts} from "/page/dom.js";
 
 const COLUMNS = 64;
 const MOST_EARLIER = 6;
@@ -20,7 +20,7 @@ export function embeddingView(row, sent) {
     facts({Dimensions: vector.length, Length: length.toPrecision(5)}),
     strip(vector),
   ];
-  if (others.length) parts.push(neighbours(vector, others));
+  if (others.length) parts.push(neighbors(vector, others));
   return parts;
 }
 
@@ -39,7 +39,7 @@ function strip(vector) {
   node.classList.add("strip");
   node.style.width = "";
   node.style.height = "";
-  const [below, above] = [colour("--below"), colour("--above")];
+  const [below, above] = [color("--below"), color("--above")];
   vector.forEach((value, i) => {
     context.globalAlpha = Math.abs(value) / most;
     context.fillStyle = value < 0 ? below : above;
@@ -49,10 +49,10 @@ function strip(vector) {
   return element("figure", {}, node, element("figcaption.quiet", {},
     element("span.swatch.below", {"aria-hidden": "true"}), "below zero, ",
     element("span.swatch.above", {"aria-hidden": "true"}), "above; full " +
-    `colour is ${most.toPrecision(3)} away from it.`));
+    `color is ${most.toPrecision(3)} away from it.`));
 }
 
-function neighbours(vector, others) {
+function neighbors(vector, others) {
   const items = others
     .map((one) => ({...one, cosine: cosine(vector, one.vector)}))
     .sort((a, b) => b.cosine - a.cosine)

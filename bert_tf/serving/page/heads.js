@@ -70,7 +70,7 @@ const HEADS = [
     examples: [
       {
         question: "When was the lighthouse built?",
-        context: "The lighthouse stands on a rock before the harbour. It " +
+        context: "The lighthouse stands on a rock before the harbor. It " +
           "was built in 1871 by two brothers from the village, after the " +
           "storm that sank eleven fishing boats. Its lamp burned oil until " +
           "1926.",
