@@ -105,17 +105,20 @@ def write_calibration(
 ) -> None:
     """Writes reliability and a coverage curve to <path>.png and <path>.txt.
 
-    Args:
-      path: The path of the .png and .txt files, without ending.
-      probabilities: <float>[N], the probability of each answer.
-      is_right: <bool>[N], whether each answer is correct.
-      is_known: <bool>[N], whether a label fits; others count in coverage only.
+    All numbers are about the texts that a label fits, and the title counts the
+    others. An answer has a probability, `probabilities` <float>[N], and is
+    correct where `is_right` <bool>[N] is true. `is_known` <bool>[N] is false
+    for texts that no label fits.
     """
-    known = probabilities[is_known], is_right[is_known]
-    error = confidence.calibration_error(*known)
-    title = f"{is_known.sum():,} answers, calibration error {error:.2%}"
+    probabilities, is_right = probabilities[is_known], is_right[is_known]
+    error = confidence.calibration_error(probabilities, is_right)
+    title = f"{len(is_right):,} answers, calibration error {error:.2%}"
+    if left_out := len(is_known) - len(is_right):
+        title += f"; {left_out:,} left out, as no label fits"
     right = confidence.right_among_surest(probabilities, is_right)
-    reports.write_calibration(f"{path}.png", *known, right, title)
+    reports.write_calibration(
+        f"{path}.png", probabilities, is_right, right, title
+    )
     ranked = np.sort(probabilities)[::-1]
     table = [["answered, %", "least probability, %", "correct, %"]]
     for share in (100, 95, 90, 80, 70, 60, 50, 25, 10):

@@ -135,7 +135,8 @@ class RunTest(_Case, parameterized.TestCase):
         error = found["test"]["expected_calibration_error"]
         table = (self.output / "test_calibration.txt").read_text()
         self.assertIn(f"{len(lines) - 5} answers, calibration", table)
-        self.assertIn(f"error {error:.2%}\n", table)
+        note = "5 left out, as no label fits"
+        self.assertIn(f"error {error:.2%}; {note}\n", table)
         # Texts outside of the labels have no loss, so dev has none.
         self.assertNotIn("loss", found["dev"])
 
