@@ -126,7 +126,7 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             ["cat", "dog", "cat"],
             ["good", "bad", "bad"],
             {},
-            "row 0 and row 2 are the same text, with the labels 'good' and",
+            "the list: row 0 and row 2 are the same text, with the labels ",
         ),
         (
             ["cat"],

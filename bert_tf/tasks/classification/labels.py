@@ -260,19 +260,23 @@ def check_few(
 ) -> None:
     """Checks that few-shot training can learn from labeled texts.
 
+    `path` names the file of the texts, or is "the list".
+
     Raises:
       UserError: If a text has two labels, or a label has fewer than two texts.
     """
     seen = {}
     for number, example in enumerate(examples):
-        name = example.guid or f"row {number}"
+        name = f"row {number}"
+        if example.guid:
+            name = f"line {example.guid.rpartition(':')[2]}"
         # Texts that differ only in white space have the same tokens.
         text = *example.text_a.split(), "", *(example.text_b or "").split()
         first, label = seen.setdefault(text, (name, example.label))
         if label != example.label:
             raise UserError(
-                f"{first} and {name} are the same text, with the labels "
-                f"{label!r} and {example.label!r}; remove one."
+                f"{path}: {first} and {name} are the same text, with the "
+                f"labels {label!r} and {example.label!r}; remove one."
             )
     counts = Counter(label for _, label in seen.values())
     scarce = [label for label in labels if counts[label] < 2]
