@@ -287,6 +287,12 @@ def of_student(task: Task, config: Flags) -> Task:
     if isinstance(task, SquadTask):  # The student selects its own threshold.
         changes["null_score_diff_threshold"] = None
     if isinstance(task, ClassificationTask):
+        if task.reject_below and config.do_train:
+            logging.info(
+                "The student answers all texts: --reject_below=%.4g is for the "
+                "probabilities of its teacher; choose another on dev.",
+                task.reject_below,
+            )
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev may have that label.
         changes["calibrates"] = task.may_calibrate(config)
