@@ -202,6 +202,10 @@ class FlagsTest(_Case, parameterized.TestCase):
             {"reject_below": 0.5, "reject_label": " feline"},
             "it cannot be a label. Received: 'feline'",
         ),
+        (
+            {"reject_below": 0.5, "reject_label": "a\nb"},
+            r"--reject_label must have its label in one line. .*'a\\nb'",
+        ),
     )
     def test_wrong_flags_are_refused(self, flags, message):
         with self.assertRaisesRegex(UserError, message) as caught:

@@ -126,6 +126,8 @@ def read_examples(
     known = None if labels is None else frozenset(labels)
     required = table.repeated if may_lack_labels else columns.labels
     table.require([x for x in columns.labels if x in required], columns.flags)
+    for name in columns.labels if len(columns.labels) > 1 else ():
+        label_values.require_line(f"{path}, line 1", name)
     examples = []
     for row in table.rows:
         where = f"{path}, line {row.line}"

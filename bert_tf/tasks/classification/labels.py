@@ -98,14 +98,26 @@ def parse_name(where: str, value: Any) -> str:
     """Returns a label as a string: 1 is "1" and JSON's true is "true".
 
     Raises:
-      UserError: If the value is a list, an object, null or NaN.
+      UserError: If the value is a list, an object, null or NaN, or the label
+        has a line break.
     """
     if value is None or _is_nan(value) or isinstance(value, list | dict):
         raise UserError(
             f"{where} must have one label. Received: "
             f"{json.dumps(value, ensure_ascii=False)}."
         )
-    return (value if isinstance(value, str) else json.dumps(value)).strip()
+    name = (value if isinstance(value, str) else json.dumps(value)).strip()
+    require_line(where, name)
+    return name
+
+
+def require_line(where: str, name: str) -> None:
+    """Raises `UserError` if a label has a line break: tables would break."""
+    if len(name.splitlines()) > 1:
+        raise UserError(
+            f"{where} must have its label in one line. Received: {name!r:.80}; "
+            "replace the line break."
+        )
 
 
 def parse_label(

@@ -19,6 +19,7 @@ from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
+from bert_tf.tasks.classification.labels import parse_name
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.tasks.task_files import SplitKey
@@ -143,7 +144,7 @@ class ClassificationFiles(TaskFiles):
         if config.reject_below or config.reject_precision:
             fits = self.problem_type == "single_label"
             label = config.reject_label or label or confidence.REJECT_LABEL
-            label = label.strip()  # Labels of rows are stripped, too.
+            label = parse_name("--reject_label", label)
             options.require(
                 label not in (self.labels or ()),
                 "--reject_label is for texts that no label fits, so it cannot "

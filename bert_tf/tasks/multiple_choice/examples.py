@@ -16,6 +16,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import read_text
+from bert_tf.tasks.classification.labels import require_line
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import OfficialFiles
 from bert_tf.tasks.task_files import SplitKey
@@ -300,6 +301,8 @@ class MultipleChoiceFiles(TaskFiles):
         table = self.read_table(path)
         flags = {} if self.name in OFFICIAL else columns.flags
         table.require(columns.texts, flags)
+        for name in columns.choices:
+            require_line(f"{path}, line 1", name)
         is_read = columns.label in table.repeated or not may_lack_labels
         if columns.label and is_read:
             table.require([columns.label], flags)
