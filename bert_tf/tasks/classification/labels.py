@@ -48,8 +48,8 @@ def parse_number(where: str, value: Any) -> float:
     """Returns a regression label.
 
     Raises:
-      UserError: If the value is no finite number in float32, or is written with
-        underscores, as 1_000.
+      UserError: If the value is not a finite number in float32, or is written
+        with underscores, such as 1_000.
     """
     try:
         number = float(value)
@@ -73,8 +73,8 @@ def read_label(
 ) -> Label | None:
     """Returns the label of a table's row; None if the row has none.
 
-    `columns` are the column of the label, or one column for each label;
-    `separator` separates several names in one column.
+    `columns` are the column of the label, or one column for each label of a
+    multi-label problem; `separator` separates several names in one column.
 
     Raises:
       UserError: If a value does not fit the problem type.
@@ -125,15 +125,13 @@ def parse_label(
 ) -> Label:
     """Converts a Python value to a label.
 
-    Args:
-      value: For one label, its name or index. For several labels, a list of
-        names or indices, or a 0 or 1 for each label. For regression, a number.
-      labels: The labels in the order of their indices.
-      problem_type: The problem type.
+    The value of one label is its name, its index in `labels`, or a one-hot
+    vector. The value of several labels is a list of names or indices, or a 0 or
+    1 for each label. The value of a regression is a number.
 
     Raises:
-      UserError: If the value is no label, does not fit the problem type, or is
-        the index of one label and the name of another.
+      UserError: If the value is not a label, does not fit the problem type, or
+        is the index of one label and the name of another.
     """
     if problem_type == "regression":
         return parse_number("The example", value)
@@ -148,8 +146,8 @@ def parse_label(
     if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
-    # Indices are integers and do not repeat. So [0, 0, 1] or [1.0, 0.0] must
-    # be a 0 or 1 for each label, and the list has the wrong length.
+    # Indices are integers and do not repeat, so [0, 0, 1] and [1.0, 0.0] are
+    # flags, of which there must be one for each label.
     is_vector = any(isinstance(x, float | np.floating) for x in value)
     if all(is_flag) and (is_vector or len({*value}) < len(value)):
         raise UserError(
@@ -237,10 +235,8 @@ def _read_flags(
 def parse_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
     """Returns the weight of each label.
 
-    Args:
-      text: label:weight pairs separated by commas; other labels have weight 1.
-        Labels with a comma cannot be named.
-      labels: The labels, at least two.
+    `text` has label:weight pairs separated by commas, so it cannot name labels
+    with a comma. Labels without a pair have weight 1.
 
     Raises:
       UserError: If a label is unknown or a weight is not a number above 0.

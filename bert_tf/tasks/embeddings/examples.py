@@ -44,12 +44,7 @@ class EmbeddingsFiles(TaskFiles):
     def read_inputs(
         self, path: str, keep_empty: bool | None = None
     ) -> Iterator[InputExample]:
-        """Returns the texts of a file: its lines, or one of `TEXT_COLUMNS`.
-
-        Raises:
-          UserError: If the file is not a valid table or lacks a column, or a
-            text is not a string, or is empty and `keep_empty` is not True.
-        """
+        """Returns the texts of a file: its lines, or one of `TEXT_COLUMNS`."""
         columns = [Columns(x) for x in TEXT_COLUMNS]
         return classification_examples.read_texts(path, columns, keep_empty)
 
@@ -118,7 +113,7 @@ def require_negatives(
 def choose_columns(
     where: str, names: Iterable[str], forms: Sequence[tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Returns the one of `forms` that has all of `_COLUMNS` in `names`."""
+    """Returns the entry of `forms` with exactly the `_COLUMNS` in `names`."""
     columns = next((x for x in forms if {*x} == _COLUMNS & {*names}), None)
     if columns is None:
         raise UserError(
