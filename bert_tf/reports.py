@@ -453,7 +453,7 @@ def write_calibration(
     """Writes a reliability plot and a coverage curve of answers as PNG.
 
     Element i of `right_among_surest` <float64>[N] is the share of correct
-    ones among the i + 1 surest answers. The other arrays may lack some answers.
+    ones among the i + 1 surest answers.
     """
     from sklearn.calibration import CalibrationDisplay
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from bert_tf.api import default_training
@@ -24,6 +25,8 @@ from bert_tf.inference import fill_mask
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import task_models
 from bert_tf.tasks.classification.labels import name_some
+from bert_tf.tasks.embeddings.examples import require_negatives
+from bert_tf.tasks.embeddings.task import TEXT_IDS
 
 # Name of a label in question answering -> the output that the label trains.
 _OUTPUT_OF_LABEL = {
@@ -298,6 +301,8 @@ class TextMethods(save.FileMethods):
         if calibrate:
             default_training.check_calibrate(self.preprocessor, validation_data)
         if self.preprocessor is not None:
+            if isinstance(y, Mapping) and TEXT_IDS in y:
+                require_negatives("The rows", np.asarray(y[TEXT_IDS]).tolist())
             if validation_data is not None:
                 validation_data = self.preprocessor.validation_data(
                     validation_data, batch_size, columns

@@ -42,10 +42,10 @@ _MIN_PROBABILITY = 1e-9
 def build_projection(
     width: int, teacher_width: int, stddev: float
 ) -> keras.layers.Dense:
-    """Returns the matrix from a student's width H to its teacher's, I.
+    """Returns the matrix that projects states from width H to width I.
 
-    It is shared by all layers (W_h in equation 8 of Jiao et al.). `stddev` is
-    the standard deviation of its initial values.
+    All layers share it (W_h in equation 8 of Jiao et al.). `stddev` is the
+    standard deviation of its initial values.
     """
     initializer = keras.initializers.TruncatedNormal(stddev=stddev)
     projection = keras.layers.Dense(
@@ -66,22 +66,17 @@ class DistillationObjective(label_losses.Objective):
     loss = (1 - soft) * label_loss + soft * soft_target_loss
            + hidden * hidden_loss + attention * attention_loss
 
-    Flags set the weights `soft`, `hidden` and `attention`. The label loss is a
-    mean over the labeled examples or words of a step, the soft-target loss a
-    mean over all examples or words. The attention loss is a mean over tokens
-    and layers; so is the hidden loss, with the embeddings as layer 0. Losses
-    with weight 0 are not computed, except the label loss, which is always
-    reported.
+    The flags of run/distill.py set the weights `soft`, `hidden` and
+    `attention`. The label loss is a mean over the labeled examples or words of
+    a step, the soft-target loss a mean over all examples or words. The
+    attention loss is a mean over tokens and layers; so is the hidden loss, with
+    the embeddings as layer 0. Losses with weight 0 are not computed, except the
+    label loss, which is always reported.
 
-    Args:
-      teacher: The model that computes the teacher's outputs.
-      flags: The flags of run/distill.py.
-      teacher_layers: The teacher's layer for each student layer, from 1.
-      projection: See `build_projection`; None if the widths are equal, or the
-        loss compares no hidden states.
-
-    Attributes:
-      variables: The weights to train in addition to the student's, by path.
+    `teacher_layers` has the teacher's layer, from 1, for each student layer.
+    `projection` is from `build_projection`, or None if the widths are equal or
+    the loss compares no hidden states. The attribute `variables` has the
+    weights to train in addition to the student's, by path.
     """
 
     inputs = task_prediction.MODEL_INPUTS
@@ -216,9 +211,9 @@ def soft_target_losses(
 
     Returns:
       <float32>[B, ...], the shape of the logits without their last axis. The
-      form "choice" gives one divergence, and "yes_or_no" the mean of K binary
-      divergences. The form "score" gives the mean of K squared differences,
-      which does not depend on T.
+      form "choice" gives one divergence, "yes_or_no" the mean of K binary
+      divergences, and "score" the mean of K squared differences, which does not
+      depend on T.
     """
     if teacher.form == "score":
         difference = student.logits - teacher.logits
@@ -226,7 +221,7 @@ def soft_target_losses(
     target = teacher.logits / temperature
     logits = student.logits / temperature
     if teacher.form == "yes_or_no":
-        # Pair each logit x with 0, so that the softmax below gives sigmoid(x).
+        # Pair each logit x with 0: then the softmax below gives sigmoid(x).
         target = tf.stack([target, tf.zeros_like(target)], axis=-1)
         logits = tf.stack([logits, tf.zeros_like(logits)], axis=-1)
     log_target = tf.nn.log_softmax(target)

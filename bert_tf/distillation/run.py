@@ -88,12 +88,9 @@ def run(
 ) -> dict[str, Metrics]:
     """Runs distillation for run/distill.py.
 
-    `task_files` are the files of the teacher's task with their data, or None if
-    the teacher has to be read first.
-
-    Returns:
-      The metrics of student and teacher by split. The names of the teacher's
-      metrics begin with `teacher_`.
+    Returns the metrics of student and teacher by split; the teacher's begin
+    with `teacher_`. `task_files` are the files of the teacher's task with their
+    data, or None if the teacher has to be read first.
     """
     with preemptions.prepare(config) as place:
         return finetuning.run_experiment(_read(config, task_files, *place))
@@ -287,6 +284,12 @@ def of_student(task: Task, config: Flags) -> Task:
     if isinstance(task, SquadTask):  # The student selects its own threshold.
         changes["null_score_diff_threshold"] = None
     if isinstance(task, ClassificationTask):
+        if task.reject_below and config.do_train:
+            logging.info(
+                "The student answers all texts: --reject_below=%.4g is for the "
+                "probabilities of its teacher; choose another on dev.",
+                task.reject_below,
+            )
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Dev may have that label.
         changes["calibrates"] = task.may_calibrate(config)
@@ -311,10 +314,9 @@ class MixedFeatures:
         return len(self._labeled) + len(self._unlabeled)
 
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns a batch that may hold rows of both kinds; see `Features`.
+        """Returns a batch of rows of both kinds, see `Features`.
 
-        Features that unlabeled rows lack are 0 there; `is_labeled` <float32>[B]
-        is added.
+        Adds `is_labeled` <float32>[B]. Features that unlabeled rows lack are 0.
         """
         is_labeled = indices < len(self._labeled)
         labeled = self._labeled.batch(indices[is_labeled], length)
@@ -414,8 +416,8 @@ def _project_embeddings(
 ) -> StoredModel:
     """Returns a student with its teacher's embeddings, projected to its width.
 
-    The projection keeps the principal components of the word embeddings.
-    Random embeddings would stay random for words that the training text lacks.
+    The projection keeps the principal components of the word embeddings. With
+    random embeddings, words that the training text lacks would stay random.
     """
     words = teacher.weights[_EMBEDDINGS[0]]
     # `eigh` sorts by ascending variance, so keep the last vectors.
@@ -468,7 +470,7 @@ def _check_text(student: StoredModel, teacher: StoredModel) -> None:
     """Raises `UserError` if an id is not the same token in both models.
 
     The text normalization (--normalization) may differ, because the teacher
-    gets the student's tokens.
+    reads the student's tokens.
     """
     own, expected = student.tokenizer_settings, teacher.tokenizer_settings
     received = "; ".join(

@@ -52,13 +52,13 @@ from bert_tf.tasks.task_files import TRAIN
 from bert_tf.training import preemption as preemptions
 from bert_tf.training.losses import TaskObjective
 
-# An epoch has at least this many pairs, so few texts still give many steps.
+# An epoch has at least this many pairs, so that few texts give many steps.
 _LEAST_PAIRS = 256
 # Weak regularization, because embeddings of length 1 need large weights.
 _INVERSE_PENALTY = 10.0
 _MAX_ITERATIONS = 1000
 _FOLDS = 10
-# Texts are repeats, even if their case differs, if this is 1 - their cosine.
+# Texts are repeats (maybe in another case) if 1 - their cosine is below this.
 _SAME = 1e-5
 _ROWS_AT_ONCE = 32
 
@@ -178,9 +178,9 @@ class FewLabels(ObjectiveSource):
         return embeddings, rows.targets[LABEL_IDS], task.class_weights
 
     def tune(self, task: ClassificationTask) -> ClassificationTask:
-        """Returns the task; calibrates it if there are out-of-fold logits.
+        """Returns the task, calibrated if there are out-of-fold logits.
 
-        Keeps a temperature that an earlier run chose together with a threshold.
+        If an earlier run chose a threshold, its temperature is kept, too.
         """
         is_fitted = task.reject_below and not task.reject_precision
         if self._logits is None or is_fitted and task.temperature:
@@ -197,18 +197,12 @@ class FewLabels(ObjectiveSource):
 
 
 def draw_pairs(label_ids: np.ndarray, seed: int) -> np.ndarray:
-    """Returns pairs of texts with equal labels; uses all texts equally often.
+    """Returns pairs of texts with equal labels, as indices <int64>[pairs, 2].
 
     A round pairs every text with another text of its label. There are enough
     rounds for at least 256 pairs, such as 32 rounds for 8 texts. With label_ids
     [0, 0, 1, 1, 1] a round may be [[0, 1], [1, 0], [4, 3], [2, 4], [3, 2]].
-
-    Args:
-      label_ids: <int32>[N]; each label needs at least two texts.
-      seed: The seed of the pairs.
-
-    Returns:
-      <int64>[pairs, 2], the indices of the texts.
+    Each label in `label_ids` <int32>[N] needs at least two texts.
     """
     draw = np.random.default_rng(seed)
     count = -(-_LEAST_PAIRS // len(label_ids))
@@ -235,10 +229,8 @@ def fit_head(
 ) -> dict[str, np.ndarray]:
     """Returns the head's weights by name: logistic regression on embeddings.
 
-    Args:
-      embeddings: <float32>[N, H].
-      label_ids: <int32>[N]; every label must occur.
-      class_weights: The weight of each label, or None.
+    `embeddings` are <float32>[N, H], and `label_ids` <int32>[N], in which every
+    label must occur. `class_weights` has the weight of each label.
     """
     regression = _regression(class_weights)
     regression.fit(np.float64(embeddings), label_ids)
@@ -259,9 +251,9 @@ def out_of_fold_logits(
 ) -> np.ndarray:
     """Returns <float64>[N, L]: each text's logits from a head not fitted to it.
 
-    Takes the arguments of `fit_head`, with embeddings from before training.
-    Trained embeddings or a head that saw the text give overconfident logits.
-    For this, a repeated text is only used once, and its repeats get its logits.
+    Takes the arguments of `fit_head`, with embeddings from before training:
+    trained embeddings, or a head that saw the text, give overconfident logits.
+    So a repeated text is only used once, and its repeats get the same logits.
     """
     is_same = pairwise.cosine_similarity(embeddings) > 1 - _SAME
     first, repeats = np.unique(is_same.argmax(-1), return_inverse=True)

@@ -40,16 +40,10 @@ Evaluation = Mapping[str, float]
 class DevSelection:
     """Schedules the evaluations of a trial on dev and selects the best one.
 
-    Without --keep_best and --early_stopping_patience, evaluations are only
-    recorded. With --keep_best, 2.4 steps per epoch and 5 steps in all, the
-    evaluations are at steps 2 and 5.
-
-    Args:
-      task: The task; its metric selects the best evaluation.
-      steps_per_epoch: Steps in an epoch, possibly fractional.
-
-    Attributes:
-      evaluations: The evaluations so far, in order.
+    The task's metric selects it. Without --keep_best and
+    --early_stopping_patience, evaluations are only recorded. With --keep_best,
+    2.4 steps per epoch and 5 steps in all, the evaluations are at steps 2 and
+    5. The attribute `evaluations` has all evaluations so far, in order.
     """
 
     def __init__(
@@ -157,11 +151,7 @@ class SplitReader:
 
 
 class Evaluator:
-    """Evaluates one model on any number of splits.
-
-    Args:
-      config: The flags for splits, batch sizes and padding.
-    """
+    """Evaluates one model on any number of splits."""
 
     def __init__(
         self,
@@ -183,7 +173,10 @@ class Evaluator:
     def evaluate(
         self, split: str, task: Task, select_threshold: bool = False
     ) -> Evaluated:
-        """Predicts a split with `task`'s threshold; scores it if labeled."""
+        """Predicts a split with the task's threshold, and scores it if labeled.
+
+        With `select_threshold`, the threshold is selected on the split.
+        """
         examples, features = self._reader.read(split)
         lengths = task_prediction.allowed_lengths(
             features.lengths,
@@ -241,9 +234,9 @@ def describe(metrics: Mapping[str, float]) -> str:
 
 
 def write_predictions(output_dir: str, evaluated: Evaluated) -> None:
-    """Writes <split>_predictions.jsonl and the task's own report files.
+    """Writes <split>_predictions.jsonl and the task's own reports.
 
-    For dev sets, lines also have the texts and the gold labels.
+    On dev, the lines also have the texts and the gold labels.
     """
     is_dev = evaluated.split.startswith(DEV)
     lines = [
@@ -283,9 +276,9 @@ def write_results(
 ) -> None:
     """Writes eval_results.json, and eval_results.txt in the original's format.
 
-    In the text file, metrics of the first dev split are named eval_<metric>,
-    as in the original. Split dev_mismatched gives eval_accuracy_mismatched, and
-    split test gives test_accuracy.
+    In the text file, an accuracy is named eval_accuracy for the first dev
+    split, as in the original, eval_accuracy_mismatched for dev_mismatched, and
+    test_accuracy for test.
     """
     lines: dict[str, float | int] = {"global_step": global_step}
     first = next((x for x in results if x.startswith(DEV)), "")

@@ -40,13 +40,9 @@ class ObjectiveSource:
 
     Subclasses change data or objective; distillation adds a teacher.
 
-    Args:
-      reader: The data of the task.
-
     Attributes:
       identity: JSON values that must not change when a trial resumes.
-      model_arguments: Additional arguments for the constructor of the model to
-        train.
+      model_arguments: More arguments for the constructor of the trained model.
       card: Rows to add to the model card, by the heading above them.
     """
 
@@ -75,7 +71,7 @@ class ObjectiveSource:
         return task
 
     def compare(self, split: str) -> Metrics:
-        """Returns metrics of a split to report with the model's metrics."""
+        """Returns metrics of a split to report beside the model's metrics."""
         del split
         return {}
 
@@ -105,10 +101,7 @@ class Experiment:
         return self.devices.coordinator
 
     def data_hashes(self, *kinds: str) -> dict[str, str]:
-        """Returns the SHA-256 of the files of some kinds of splits, by split.
-
-        `kinds` are "train", "dev" or "test".
-        """
+        """Returns the SHA-256 of the file of each split of some kinds."""
         return {
             split: data.sha256
             for split, data in self.task.data.items()
@@ -134,7 +127,7 @@ class Experiment:
     def identity(self) -> dict[str, Any]:
         """The JSON values that must not change when a trial resumes.
 
-        Files are identified by their contents, so their paths may change.
+        Files are compared by contents, so their paths may change.
         """
         config = self.config
         # Replace the lists of values in flags by the values of this trial.
@@ -169,10 +162,10 @@ class Experiment:
     def check_identity(
         self, before: Mapping[str, Any] | None, where: str
     ) -> None:
-        """Checks that a trial resumes with the settings it was started with.
+        """Raises `UserError` if the trial was started with another `identity`.
 
-        `before` is the `identity` from the start of the trial; `where` is the
-        folder of the trial. With --allow_changed_data, changes are only logged.
+        The error names its folder, `where`. With --allow_changed_data, changes
+        are only logged.
         """
         if before is None:
             raise UserError(
@@ -244,9 +237,9 @@ def _name_data(values: Mapping[str, str]) -> dict[str, str]:
 def _hash_model(config: FinetuneConfig, stored: StoredModel) -> dict[str, str]:
     """Returns the hash and the revision of the model that a flag names.
 
-    A randomly initialized model is identified by its configuration. On another
-    machine, weights drawn from the same seed may differ in the last bit, but
-    the trial must still resume.
+    For a randomly initialized model, the hash is of its configuration: weights
+    drawn from the same seed may differ in the last bit on another machine, but
+    the trial must resume there.
     """
     for name in ("pretrained_model_dir", "init_checkpoint"):
         if getattr(config, name):

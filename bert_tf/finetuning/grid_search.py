@@ -35,7 +35,7 @@ _NOT_COPIED = ("best", "checkpoint", "model.ckpt-", "summaries", _RUN_FILE)
 
 @dataclasses.dataclass(frozen=True)
 class FinishedTrial:
-    """A trial that has finished or failed permanently.
+    """A trial that has finished, or has failed and would fail again.
 
     Attributes:
       results: The metrics by split.
@@ -51,7 +51,7 @@ class FinishedTrial:
 
 
 def read(experiment: Experiment) -> FinishedTrial | None:
-    """Returns a trial that has finished or failed permanently, else None."""
+    """Returns the record of a trial, or None if the trial is not finished."""
     coordinator, folder = experiment.coordinator, experiment.output_dir
     path = os.path.join(folder, _RUN_FILE)
     written = None
@@ -121,13 +121,8 @@ def format_table(
 ) -> str:
     """Returns a table of trials, with mean and deviation over restarts.
 
-    For failed trials, the table shows "-" instead of metrics.
-
-    Args:
-      finished: The trials.
-      best: The best trial on dev, if any.
-      metric: The name of the metric.
-      splits: The dev set, then test sets; unlabeled test sets have no column.
+    `splits` are the dev set, then test sets; unlabeled test sets have no
+    column. Failed trials have "-" instead of the metric.
     """
     dev, *tests = splits
     tests = [
@@ -167,7 +162,7 @@ def format_table(
 def _summarize(trials: Sequence[Sequence[float | None]]) -> tuple[str, ...]:
     """Returns the number of trials with values, then means and deviations.
 
-    `trials` has each trial's metric values on dev, then on each test set.
+    Each of `trials` has the metric's values on dev and on each test set.
     """
     total = len(trials)
     number = sum(values[0] is not None for values in trials)
@@ -187,7 +182,7 @@ def _summarize(trials: Sequence[Sequence[float | None]]) -> tuple[str, ...]:
 def _copy_up(folder: str, output_dir: str) -> None:
     """Copies model, results and predictions of the best trial.
 
-    Removes files of an earlier best trial that the new best trial lacks.
+    Removes files of an earlier best trial that the new one does not have.
     """
     runs_folder = os.path.join(output_dir, RUNS_FOLDER)
     names = {

@@ -43,9 +43,9 @@ _OUTPUT_WEIGHTS = "output_weights"
 def read(config: FinetuneConfig) -> StoredModel:
     """Reads the model to train, or to evaluate without --do_train.
 
-    Without --do_train and --pretrained_model_dir, reads the trained model of
-    --output_dir if it exists. In all other cases, reads the model that the
-    flags name, and applies flags that override its config.
+    Without --do_train and --pretrained_model_dir, this is the trained model in
+    --output_dir if it exists. Otherwise, flags name the model and may override
+    its configuration.
     """
     trained = os.path.join(config.output_dir, model_directory.MODEL_FOLDER)
     is_trained = not (
@@ -238,13 +238,13 @@ def build_model(
     """Builds the model of a task with the weights of a stored model.
 
     The head is kept if the stored model was trained for a task with the same
-    labels, in any order. Otherwise the head is new, or an error is raised if
-    `keep_head` is true. In training, flags in `config` select parts to
-    initialize randomly. The model's constructor gets `kwargs`.
+    labels, in any order. Otherwise the head is new. In training, flags in
+    `config` select parts to initialize randomly. The model's constructor gets
+    `kwargs`.
 
     Raises:
-      UserError: If the head to keep is missing, or --head_initializer_range has
-        no effect.
+      UserError: If `keep_head` is true and the head cannot be kept, or if
+        --head_initializer_range has no effect.
     """
     num_new_layers = config.reinit_layers if config else 0
     head_range = config.head_initializer_range if config else None
@@ -299,11 +299,8 @@ def build_model(
 def _scale_head(model: keras.Model, initializer_range: float) -> None:
     """Gives the output weights of a new head another standard deviation.
 
-    The weights were drawn with the `initializer_range` of the configuration.
-    They are multiplied by the new range divided by the old range.
-
-    Raises:
-      UserError: If the `initializer_range` of the configuration is 0.
+    They were drawn with the `initializer_range` of the configuration, so they
+    are multiplied by the ratio of the two.
     """
     config_range = model.bert_config.initializer_range
     options.require(
@@ -321,8 +318,8 @@ def _scale_head(model: keras.Model, initializer_range: float) -> None:
 def has_head_for(stored: StoredModel, task: Task) -> bool:
     """Returns whether a stored model has a head that was trained for a task.
 
-    The order of the labels does not matter. If the model stores no label names,
-    as in checkpoints of the original, the number of labels must match.
+    The order of the labels does not matter. If the model does not store their
+    names, as checkpoints of the original, their number must match.
     """
     actual, expected = stored.task, task.to_json()
     if not weight_map.HEADS[task.kind]:

@@ -60,11 +60,7 @@ _NEXT_COMMANDS = (
 
 
 def run(config: FinetuneConfig, build_task: BuildTask) -> dict[str, Metrics]:
-    """Prepares the devices, reads model and data, and runs all trials.
-
-    Returns:
-      The metrics by split.
-    """
+    """Prepares devices and runs all trials; returns the metrics by split."""
     with preemptions.prepare(config) as place:
         return run_on(config, build_task, *place)
 
@@ -135,9 +131,9 @@ def _run_trials(
     """Runs all trials that have not finished, and keeps the best one.
 
     A finished trial is not trained again, only evaluated on new dev and test
-    sets. If a value is not finite, a rerun would fail too, so the trial is
-    recorded as failed and the next trial starts. All workers run each trial
-    together; the chief records the results.
+    sets. If a value in a trial is not finite, a rerun would fail, too, so the
+    trial is recorded as failed and the next one starts. All workers run each
+    trial together; the chief records the results.
     """
     kinds = experiment.config.requested_splits().keys() - {TRAIN}
     requested = experiment.data_hashes(*kinds)
@@ -253,9 +249,9 @@ def _evaluate_splits(
 ) -> tuple[Task, dict[str, Metrics]]:
     """Scores dev and predicts test as requested; only the chief writes files.
 
-    `task` may have a stored threshold, `step` is the model's, and the results
-    `before` are kept for splits that are not evaluated now. Returns the task
-    with the threshold selected on dev, and the metrics by split.
+    Files have the model's `step` and, for splits that are not evaluated now,
+    the results `before`. Returns the task with the threshold selected on dev,
+    and the metrics by split.
     """
     config, output_dir = experiment.config, experiment.output_dir
     is_chief = experiment.coordinator.is_chief
@@ -331,10 +327,9 @@ def _evaluate_stored_model(experiment: Experiment) -> dict[str, Metrics]:
 def _evaluate_model(
     experiment: Experiment, stored: StoredModel, is_own: bool = True
 ) -> tuple[Task, dict[str, Metrics], dict[str, Metrics]]:
-    """Evaluates a stored model; `is_own` is true if it is in `output_dir`.
+    """Returns the task, the earlier and the new results of a stored model.
 
-    Returns:
-      The task, the earlier results (only if `is_own`), and the new results.
+    Only a model in `output_dir`, with `is_own`, has earlier results.
     """
     model = pretrained_models.build_model(
         stored, experiment.task, experiment.devices, keep_head=True

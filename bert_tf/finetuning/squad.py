@@ -52,8 +52,7 @@ def run(
 ) -> dict[str, Metrics]:
     """Runs fine-tuning, prediction or an ensemble for run/finetune_squad.py.
 
-    The task that `build_task` returns reads `task_files` if they are given to
-    it, otherwise the files of the flags.
+    The task of SQuAD has the files `task_files`, the task of TriviaQA its own.
     """
     if (
         config.null_score_diff_threshold is not None
@@ -84,8 +83,8 @@ def _train_on_triviaqa(
 ) -> FinetuneConfig:
     """Fine-tunes on TriviaQA and returns the flags for SQuAD.
 
-    Source: section 4.2 of the paper. The paper states no hyperparameters, so
-    the training on TriviaQA uses the flags for SQuAD.
+    Source: section 4.2 of the paper, which states no hyperparameters, so the
+    training on TriviaQA uses the flags for SQuAD.
     """
     training_output.start_over(config, devices.coordinator)
     config = dataclasses.replace(config, overwrite_output_dir=False)

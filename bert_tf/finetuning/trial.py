@@ -375,11 +375,11 @@ def _choose_trained(
     num_frozen_layers: int,
     reached: Collection[str],
 ) -> dict[str, keras.Variable]:
-    """Returns the variables to train, and logs the other variables.
+    """Returns the variables to train, and logs the others.
 
-    The embeddings and the lowest `num_frozen_layers` layers are frozen, if it
-    is above 0. As in the original, only `reached` variables are trained, which
-    affect the loss.
+    As in the original, only the `reached` variables are trained, which affect
+    the loss. If `num_frozen_layers` is above 0, the embeddings and that number
+    of lowest layers are frozen.
     """
     numbers = {name: _layer_number(name) for name in variables}
     frozen = [
@@ -414,7 +414,7 @@ def _find_reached(
     """Returns the names of the variables that the loss depends on.
 
     Traces a step without running it; to save time, all layers share a graph.
-    Training steps reuse the functions of `fused` that are traced here.
+    The functions of `fused` that this traces serve the training steps, too.
     """
     reached: set[str] = set()
 
@@ -446,7 +446,7 @@ def _rate_factor(path: str, num_layers: int, layer_decay: float) -> float:
     Pooler and heads learn at the full rate, and each layer at `layer_decay`
     times the rate of the layer above. With 12 layers, layer_11 has the factor
     layer_decay, layer_10 has layer_decay**2, and embeddings layer_decay**13.
-    `path` joins the model's name and the variable's canonical name with "/".
+    `path` is the model's name, "/" and the variable's canonical name.
     """
     _, _, name = path.partition("/")
     number = _layer_number(name)
@@ -459,13 +459,11 @@ def _rate_factor(path: str, num_layers: int, layer_decay: float) -> float:
 
 
 class FinetuneInput:
-    """The training batches of a trial.
+    """The training batches of a trial, in some of the ascending `lengths`.
 
-    Args:
-      lengths: The lengths that batches may have, ascending.
-      most_lengths: The maximum number of lengths, or 0 for no limit. A limit
-        adds padding, but fewer programs are compiled. A limit of 2 may pad
-        batches of lengths 24, 40 and 64 to the lengths 40, 40 and 64.
+    If `most_lengths` is not 0, it limits the number of lengths. A limit adds
+    padding, but fewer programs are compiled. A limit of 2 may pad batches of
+    lengths 24, 40 and 64 to the lengths 40, 40 and 64.
     """
 
     def __init__(
@@ -484,7 +482,7 @@ class FinetuneInput:
         self._plan = length_buckets.training_batches(
             features.lengths, batch_size, seed, num_steps, lengths
         )
-        if most_lengths:  # Fewer lengths need fewer programs.
+        if most_lengths:
             planned = np.array([batch.length for batch in self._plan])
             few = length_buckets.fewest_padding(
                 planned, lengths[-1], most_lengths
@@ -500,8 +498,8 @@ class FinetuneInput:
     ) -> Mapping[str, np.ndarray]:
         """Returns the batch of a step, counted from 0, or some of its rows.
 
-        The batch has the features of `Features.batch`, and `example_index`
-        <int64>[B]: each example's index, which continues from step to step.
+        The batch has the features of `Features.batch` and `example_index`
+        <int64>[B], which counts the examples of all steps.
         """
         # Prefetching asks for steps after the last one: repeat `_plan`.
         planned = self._plan[step % len(self._plan)]

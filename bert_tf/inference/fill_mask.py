@@ -50,15 +50,11 @@ def find_masks(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the positions of [MASK]s in rows, from left to right.
 
-    Example with the id 103 for [MASK]: [[8, 103, 103], [8, 9, 103]] give the
-    positions [[1, 2], [2, 0]] and [[True, True], [True, False]]; 0 is padding.
+    `inputs` has `input_ids` and `input_mask`, <int32>[B, T] each. The positions
+    <int32>[B, P] are padded with 0; <bool>[B, P] is False for padding.
 
-    Args:
-      inputs: `input_ids` and `input_mask`, <int32>[B, T] each.
-      vocabulary: The vocabulary.
-
-    Returns:
-      Positions <int32>[B, P], padded with 0; <bool>[B, P], False for padding.
+    With the id 103 for [MASK], [[8, 103, 103], [8, 9, 103]] gives the positions
+    [[1, 2], [2, 0]] and [[True, True], [True, False]].
     """
     is_mask = (inputs[INPUT_IDS.name] == vocabulary.mask_id) & (
         inputs[INPUT_MASK.name] > 0
@@ -76,15 +72,10 @@ def find_masks(
 def best_tokens(
     logits: tf.Tensor, vocabulary: Vocabulary, top_k: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the k most likely tokens at each position, the best first.
+    """Returns the `top_k` most likely tokens at each position, best first.
 
-    Args:
-      logits: <float>[B, P, rows of the embedding matrix].
-      vocabulary: The vocabulary.
-      top_k: k.
-
-    Returns:
-      Probabilities <float32>[B, P, k], and token ids <int32>[B, P, k].
+    From logits <float>[B, P, rows of the embedding matrix], returns
+    probabilities <float32>[B, P, k], and token ids <int32>[B, P, k].
     """
     probs = tf.nn.softmax(tf.cast(logits, tf.float32))
     probs = masking.without_blank_rows(probs, vocabulary)
@@ -101,7 +92,7 @@ def join(
 
     Args:
       parts: The strings around the [MASK]s, ragged <string>[B, None].
-      values: The values of the tokens of each part, such as ids or offsets,
+      values: A value of each token of each part, such as its id or offset,
         ragged <int32>[number of parts, None].
       of_masks: <int32>[number of parts], the value of the [MASK] before each
         part. The value for the first part of a text is ignored.
@@ -126,11 +117,7 @@ def join(
 
 
 class Candidate(NamedTuple):
-    """One predicted token for a [MASK].
-
-    Attributes:
-      probability: The token's probability among all tokens of the vocabulary.
-    """
+    """A token for a [MASK], with its probability in the whole vocabulary."""
 
     token: str
     token_id: int
@@ -174,9 +161,8 @@ class FillMask:
     ) -> list[list[list[Candidate]]]:
         """Returns the candidates for each [MASK] of each text.
 
-        Returns:
-          For each text, a list for each [MASK] from left to right, with the
-          candidates from the most to the least likely.
+        The result has a list for each text, in it a list for each [MASK] from
+        left to right, and in it the candidates, the most likely first.
 
         Raises:
           UserError: If a text has no [MASK] or is too long, or `top_k` exceeds

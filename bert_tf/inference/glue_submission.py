@@ -84,7 +84,7 @@ class _Part:
 
 
 def run(config: Flags) -> None:
-    """Writes the submission: run/glue_submission.py.
+    """Writes the submission of run/glue_submission.py.
 
     All workers compute the predictions; only the chief writes them.
 
@@ -141,11 +141,9 @@ def _run_on(devices: Devices, config: Flags) -> None:
         )
         for part in parts:
             if _model_of(part.task) == name:
+                inputs = examples[part.name]
                 texts[part.name] = _predict(
-                    predictor,
-                    part,
-                    examples[part.name],
-                    coordinator.is_chief,
+                    predictor, part, inputs, coordinator.is_chief
                 )
     if coordinator.is_chief:
         contents = io.BytesIO()

@@ -102,10 +102,10 @@ class OutputRows:
         return dict(self._empty)
 
     def line(self, kept: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-        """Returns one row of the output; a .csv row may span several lines.
+        """Returns one row of the output, from kept columns and an answer.
 
-        `kept` has the values of the kept columns, `answer` the predicted values
-        of `Task.prediction_to_json`.
+        The answer is from `Task.prediction_to_json`. A .csv row may span
+        several lines.
         """
         if self._ending:
             return self._table_line({**kept, **self._flat(answer)})
@@ -226,7 +226,7 @@ def _number(value: float) -> str:
 
 
 def run(config: Flags) -> None:
-    """Runs prediction: run/predict.py.
+    """Runs prediction for run/predict.py.
 
     All workers compute the predictions; only the chief writes them.
 
@@ -345,8 +345,8 @@ def _predict_chunks(
 ) -> Iterator[list[str]]:
     """Yields chunks of lines, one line per example, in the file's order.
 
-    `on_examples` is called with the number of newly finished examples. The
-    first `finished` chunks are already done, and are skipped.
+    The first `finished` chunks are skipped, as an earlier run has written them.
+    `on_examples` is called as by `Predictor.predict`.
     """
     task = predictor.task
     inputs = rows.inputs()
@@ -382,7 +382,7 @@ def _open_output(
 ) -> Iterator[RunFolder | None]:
     """Yields the folder of finished chunks on the chief, else None.
 
-    Chunks of a run with another model, input or flag are removed first.
+    Removes the chunks of earlier runs with another model, input or flag.
     """
     if not devices.coordinator.is_chief:
         yield None

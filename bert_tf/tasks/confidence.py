@@ -19,7 +19,7 @@ from absl import logging
 FIELDS = ("temperature", "thresholds", "reject_below", "reject_label")
 # The default threshold of each label, and the default `reject_label`.
 THRESHOLD, REJECT_LABEL = 0.5, "none of these"
-# Label id of a text to which no label applies.
+# The label id of a text to which no label applies.
 OUTSIDE = -1
 
 _NUM_BINS = 15
@@ -36,8 +36,8 @@ def fit_temperature(
     Returns 1.0 if the loss has no minimum, as when all answers are correct.
 
     Args:
-      predict: Maps a temperature to the probabilities <float>[M, L] of texts
-        that the model was not trained on.
+      predict: Returns the probabilities <float>[M, L] at a temperature, of
+        texts that the model was not trained on.
       label_ids: <int>[M], `OUTSIDE` if no label fits; in multi-label tasks
         <float>[M, L], 1 for each label of a text.
     """
@@ -75,9 +75,8 @@ def fit_thresholds(
     probability. If texts with 0.9 and 0.7 have the label and a text with 0.5
     does not, the threshold is 0.6. A label without texts has threshold 0.5.
 
-    Args:
-      probabilities: <float>[M, L].
-      label_ids: <float>[M, L], 1 for each label of a text.
+    `probabilities` and `label_ids` (1 for each label of a text) are
+    <float>[M, L].
     """
     from sklearn import metrics
 
@@ -100,14 +99,13 @@ def fit_rejection(
 ) -> float:
     """Returns the lowest threshold at which answers reach a precision.
 
+    `confidences` <float>[M] are the probabilities of the most probable labels,
+    and `is_right` <bool>[M] is true where that label is correct. `precision` is
+    the share of answers that must be correct, below 1.
+
     At precision 0.95, at least 1 / (1 - 0.95) = 20 answers must reach the
     threshold, so that one of them may be wrong. If no threshold reaches the
     precision, returns the most precise threshold, and logs a warning.
-
-    Args:
-      confidences: <float>[M], the probability of the most probable label.
-      is_right: <bool>[M], whether the most probable label is correct.
-      precision: The share of answers that must be correct, below 1.
     """
     reached = right_among_surest(confidences, is_right)
     ranked = np.sort(confidences)[::-1]
@@ -133,10 +131,10 @@ def fit_rejection(
 
 
 def _below(accepted: float, rejected: np.ndarray) -> float:
-    """Returns a threshold between the last accepted and the next probability.
+    """Returns the mean of the last accepted and the first rejected probability.
 
-    Without a next probability, the threshold is 1% lower than the accepted one:
-    at the same value, rounding in another format would reject that text.
+    If none is rejected, the threshold is 1% below the accepted probability,
+    because at the same value rounding in another format would reject that text.
     """
     return float((accepted + np.append(rejected, 0.98 * accepted)[0]) / 2)
 
@@ -146,7 +144,7 @@ def calibration_error(confidences: np.ndarray, is_right: np.ndarray) -> float:
 
     Probabilities are sorted into 15 equally wide bins that contain their upper
     edge. A bin's error is |mean probability - share of correct answers|. The
-    result is the mean error of the bins, weighted by their numbers of answers.
+    result is the mean of these errors, each weighted by its number of answers.
     Two answers at 0.9, one correct and one wrong, give the error 0.4.
     """
     places = np.ceil(np.asarray(confidences, np.float64) * _NUM_BINS) - 1

@@ -45,7 +45,8 @@ def choose(
 
     The dev set gets `fraction` of each label's texts, rounded, but at least one
     and not all. For 0.1, the dev set gets 2 of 24 texts, or 1 of 3 texts. A
-    text with several labels counts only for its rarest label.
+    text with several labels counts only for its rarest label. Errors name the
+    `flag` that sets the fraction and the `source` of the rows.
 
     Raises:
       UserError: If the fraction is not between 0 and 1, if a label has a single
@@ -85,7 +86,7 @@ def choose(
 def split(task: TaskFiles, config: Flags) -> Any:
     """Returns the task with --train_file split in two, if requested.
 
-    This function writes no files; call `write` to write the two parts.
+    The two parts are in memory; `write` writes them to files.
 
     Raises:
       UserError: If the file is invalid, or cannot be split.
@@ -115,12 +116,7 @@ def split(task: TaskFiles, config: Flags) -> Any:
 
 
 def write(task: TaskFiles, source: str) -> None:
-    """Writes the parts of a training set, in the format that `split` chose.
-
-    Args:
-      task: The task that `split` has returned for training.
-      source: The path of the training set before the split.
-    """
+    """Writes both parts of the training set `source`, split by `split`."""
     places = {
         name: {_place(x) for x in task.data[name].examples}
         for name in (TRAIN, DEV)
@@ -141,10 +137,11 @@ def _place(example: Any) -> int | str:
 def _lines(
     source: str, kept: Collection[Any], starts: Collection[Any]
 ) -> Iterator[str]:
-    """Yields the lines of one part: the file's header and some records.
+    """Yields the header of the file `source` and the records of one part.
 
-    `kept` are the line numbers (in SQuAD, question ids) of the part's records,
-    `starts` those of all records; other lines continue a record.
+    `kept` has the first line (in SQuAD, the question's id) of each record to
+    yield; `starts` has the first lines of all records. Any other line belongs
+    to the record before it.
     """
     if isinstance(next(iter(starts)), str):
         stored = text_files.read_json(source)

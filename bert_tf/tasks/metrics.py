@@ -101,13 +101,10 @@ METRICS: Mapping[str, Callable[[np.ndarray, np.ndarray], float]] = {
 def compute_metrics(
     names: Sequence[str], label_ids: np.ndarray, predictions: np.ndarray
 ) -> dict[str, float]:
-    """Computes metrics, as fractions instead of percentages.
+    """Computes the metrics `names` of `METRICS`, as fractions, not percentages.
 
-    Args:
-      names: Keys of `METRICS`.
-      label_ids: The references: <int32>[N] label ids; <int32>[N, C], 1 for the
-        labels of a multi-label example; or <float32>[N] scores.
-      predictions: The predictions, in the same format as `label_ids`.
+    References and predictions are <int32>[N] label ids; <int32>[N, C], 1 for
+    the labels of a multi-label example; or <float32>[N] scores.
 
     Raises:
       ValueError: If there is no example or the shapes differ.
@@ -125,12 +122,9 @@ def compute_metrics(
 
 @dataclasses.dataclass(frozen=True)
 class EntityScore:
-    """Entity counts and scores, of all entities or of one type.
+    """Counts and scores of all entities or of one type.
 
-    Attributes:
-      num_references: The number of reference entities.
-      num_predictions: The number of predicted entities.
-      num_correct: Predictions with the correct type, first and last word.
+    A prediction is correct if its type, first and last word are.
     """
 
     num_references: int

@@ -40,7 +40,7 @@ class PackedRows:
         segment, [CLS] A [SEP]; None if all rows have a single segment.
       pad_id: The id of [PAD].
       examples: <int64>[N], ascending, the index of each row's example; None if
-        rows are mapped to examples in other fields.
+        other fields have it.
       targets: The labels of rows, [N, ...] each, by their names in a batch.
       num_truncated: The number of texts or pairs with too many tokens.
     """
@@ -67,14 +67,10 @@ class PackedRows:
         return self.inputs(indices, length) | targets
 
     def inputs(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
-        """Returns the model's inputs for some of the rows, padded.
+        """Returns the model's inputs for some rows, padded to `length`, T.
 
-        Args:
-          indices: <int64>[B], the rows; -1 for a row that is all padding.
-          length: T, at least the length of the longest row.
-
-        Returns:
-          `input_ids`, `input_mask` and `segment_ids`, each <int32>[B, T].
+        `input_ids`, `input_mask` and `segment_ids` are <int32>[B, T] each. The
+        `indices` <int64>[B] of the rows are -1 for a row that is all padding.
 
         Raises:
           ValueError: If a row is longer than `length`.
@@ -155,14 +151,9 @@ def pack_texts(
 ) -> PackedRows:
     """Tokenizes texts or pairs and packs them; see `packing.pack`.
 
-    Args:
-      texts_a: The texts, or the first texts of pairs.
-      texts_b: The second texts of pairs; all or some of them may be None.
-      tokenizer: The tokenizer.
-      max_seq_length: The maximum number of tokens in a row.
-      doc_stride: The distance between the starts of windows of long texts, in
-        tokens; if None, long texts are truncated. `text_windows.cut` chooses
-        which text of a pair is cut.
+    All or some of `texts_b`, the second texts of pairs, may be None. Long texts
+    are cut into windows whose starts are `doc_stride` tokens apart (see
+    `text_windows.cut` for pairs), or truncated if `doc_stride` is None.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
@@ -204,9 +195,9 @@ def pack_tokens(
     vocabulary: Vocabulary,
     max_seq_length: int,
 ) -> PackedRows:
-    """Packs tokens, one or two ragged <int32>[n, None], into rows.
+    """Packs the spans `segments` of tokens into rows.
 
-    `segments` has the spans of `tokens` that each row consists of.
+    `tokens` are one or two ragged <int32>[n, None], of texts or of pairs.
     """
     special = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id)
     values = [one.flat_values.numpy() for one in tokens]

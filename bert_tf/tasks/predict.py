@@ -32,10 +32,10 @@ from bert_tf.tasks.task import Task
 from bert_tf.tasks.task import TensorMap
 from bert_tf.text.tokenizer import BertTokenizer
 
-# Tensors of a batch that the model reads. Only the loss reads other tensors.
+# The model reads these tensors of a batch; only the loss reads others.
 MODEL_INPUTS = (INPUT_IDS.name, INPUT_MASK.name, SEGMENT_IDS.name)
-# Number of rows in a chunk: enough for batches of rows with similar lengths,
-# but few enough to fit in memory.
+# Rows in a chunk: enough for batches of rows with similar lengths, but few
+# enough to fit in memory.
 EXAMPLES_PER_CHUNK = 4096
 
 
@@ -44,8 +44,8 @@ class Computed:
     """Model outputs and the mean loss of a set of rows.
 
     Attributes:
-      outputs: Maps an output to N arrays, one per row. An axis of token
-        positions includes the padding of the row in its batch.
+      outputs: N arrays, one per row, for each output; values of tokens include
+        the row's padding.
       loss: The weighted mean of `Task.losses` over all rows; None if there are
         no labels or all weights are 0.
     """
@@ -57,14 +57,12 @@ class Computed:
 def allowed_lengths(
     lengths: np.ndarray, max_seq_length: int, num_length_buckets: int = 0
 ) -> tuple[int, ...]:
-    """Returns the allowed batch lengths, in ascending order.
+    """Returns the lengths that batches may have, in ascending order.
 
-    Args:
-      lengths: <int64>[N], lengths of rows, at most `max_seq_length`.
-      max_seq_length: The greatest length.
-      num_length_buckets: The maximum number of lengths, for devices that
-        compile a program for each length; 1 allows only `max_seq_length`, as in
-        the original; 0 allows every multiple of 8.
+    Devices that compile a program for each length need few lengths: at most
+    `num_length_buckets`, chosen for rows of `lengths` <int64>[N]. With 1, the
+    only length is `max_seq_length`, as in the original; 0 allows every multiple
+    of 8 up to it.
     """
     if num_length_buckets == 0:
         return length_buckets.every_multiple(max_seq_length)
@@ -77,17 +75,12 @@ class OutputComputer:
     """Computes a model's outputs for rows, in batches of similar lengths.
 
     Except on TPUs, one compiled function serves all lengths. Every worker
-    receives all rows, computes a part of them, and returns all outputs.
+    receives all rows, computes a part of them, and returns all outputs. The
+    model must be built under `strategy`, by default TensorFlow's choice.
 
-    Args:
-      model: The model, built under `strategy`.
-      task: The task; its `losses` and `select_outputs` are called.
-      batch_size: Rows computed at once on all replicas together; rounded up to
-        a multiple of the number of replicas.
-      strategy: The devices; by default TensorFlow's choice.
-
-    Attributes:
-      unpad: Whether to skip padding and compute only the tokens.
+    `batch_size` rows are computed at once on all replicas together; it is
+    rounded up to a multiple of the number of replicas. If the attribute `unpad`
+    is true, padding is skipped.
     """
 
     def __init__(
@@ -117,9 +110,9 @@ class OutputComputer:
         """Returns the outputs of all rows, in order.
 
         Rows of similar length share a batch, and the longest rows come first.
-        The last batch is filled up with repeated rows, so batches differ only
-        in their lengths; outputs of repeated rows are dropped. `on_rows` is
-        called after each batch with the batch's number of rows.
+        The last batch is filled up with repeated rows, so that all batches have
+        the same size; outputs of repeated rows are dropped. `on_rows` is called
+        after each batch with its number of rows.
 
         Raises:
           UserError: If a row is longer than every length in `lengths`.
@@ -208,21 +201,16 @@ class OutputComputer:
     def _find_tokens(self, input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
         if self._model.for_inference:
             return layouts.find_tokens(input_mask, for_inference=True)
-        # A training model's layers are compiled for each new number of tokens.
-        # Round up to a multiple of `step`, so that only a few numbers occur.
+        # A training model's layers are compiled for each number of tokens, so
+        # round it up to a multiple of `step`: then only a few numbers occur.
         batch, *choices, _ = shape_of(input_mask)
         step = layouts.row_step([*choices, self._task.max_seq_length])
         return layouts.find_tokens_of_parts(input_mask, batch, step)
 
     def _part(self, tensor: tf.Tensor) -> tf.Tensor:
         """Returns this replica's rows, [B / R, ...] out of [B, ...]."""
-        shape = tf.shape(tensor)
-        parts = tf.reshape(
-            tensor,
-            tf.concat(
-                [[self._replicas, shape[0] // self._replicas], shape[1:]], 0
-            ),
-        )
+        shape = tf.concat([[self._replicas, -1], tf.shape(tensor)[1:]], 0)
+        parts = tf.reshape(tensor, shape)
         context = tf.distribute.get_replica_context()
         return parts[context.replica_id_in_sync_group]
 
@@ -246,15 +234,8 @@ class OutputComputer:
 class Predictor:
     """Predicts examples with a fine-tuned model, its tokenizer and its task.
 
-    Args:
-      model: The model, built under `strategy`.
-      task: The task that the model was trained for.
-      tokenizer: The tokenizer that the model was trained with.
-      batch_size: Rows computed at once.
-      num_length_buckets: See `allowed_lengths`, which chooses batch lengths
-        from the first examples.
-      strategy: The devices; by default TensorFlow's choice.
-      unpad: Whether to skip padding and compute only the tokens.
+    The arguments are as for `OutputComputer`. `allowed_lengths` chooses at most
+    `num_length_buckets` batch lengths from the first examples.
     """
 
     def __init__(
@@ -282,19 +263,26 @@ class Predictor:
     ) -> list[Any]:
         """Returns the task's prediction for each example.
 
-        `on_examples` is called repeatedly with the number of newly finished
-        examples; these numbers add up to `len(examples)`.
+        `on_examples` is called repeatedly with the number of examples finished
+        since the last call, so the numbers add up to `len(examples)`.
         """
         if not examples:
             return []
         features = self.task.featurize(examples, self._tokenizer)
+        rows_done = reported = 0
+
+        def report(rows: int) -> None:
+            nonlocal rows_done, reported
+            rows_done += rows
+            done = len(examples) * rows_done // len(features)
+            if on_examples is not None and done > reported:
+                on_examples(done - reported)
+            reported = done
+
         outputs = {}
         if len(features):
-            on_rows = _report_examples(
-                len(examples), len(features), on_examples
-            )
             lengths = self._lengths_for(features)
-            computed = self._computer.compute(features, lengths, on_rows)
+            computed = self._computer.compute(features, lengths, report)
             outputs = computed.outputs
         elif on_examples is not None:
             # Without rows, `compute` reports no progress, so report it here.
@@ -331,38 +319,17 @@ class Predictor:
         ]
 
 
-def _report_examples(
-    num_examples: int,
-    num_rows: int,
-    on_examples: Callable[[int], object] | None,
-) -> Callable[[int], None]:
-    """Returns a callback that counts finished rows and reports examples."""
-    rows_done = reported = 0
-
-    def on_rows(rows: int) -> None:
-        nonlocal rows_done, reported
-        rows_done += rows
-        done = num_examples * rows_done // num_rows
-        if on_examples is not None and done > reported:
-            on_examples(done - reported)
-        reported = done
-
-    return on_rows
-
-
-def chunks(
-    task: Task, examples: Iterable[Any], size: int | None = None
-) -> Iterator[list[Any]]:
+def chunks(task: Task, examples: Iterable[Any]) -> Iterator[list[Any]]:
     """Splits examples into chunks that can be predicted one by one.
 
-    A chunk has about `size` rows, by default `EXAMPLES_PER_CHUNK`, but more if
-    examples must share a chunk (`Task.must_share_chunk`).
+    A chunk has about `EXAMPLES_PER_CHUNK` rows, but more if examples must share
+    a chunk (`Task.must_share_chunk`).
     """
-    size = size or EXAMPLES_PER_CHUNK
     chunk: list[Any] = []
     rows = 0
     for example in examples:
-        if rows >= size and not task.must_share_chunk(chunk[-1], example):
+        is_full = rows >= EXAMPLES_PER_CHUNK
+        if is_full and not task.must_share_chunk(chunk[-1], example):
             yield chunk
             chunk, rows = [], 0
         chunk.append(example)

@@ -42,8 +42,8 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
 def describe_embeddings(stored: StoredModel) -> dict[str, Any]:
     """Returns the contents of task.json for the embeddings of a stored model.
 
-    Uses the pooling, normalization and length in the model's task.json. Missing
-    values are replaced by the task's defaults and the model's maximum length.
+    Pooling, normalization and length come from the model's task.json. Without a
+    length there, it is the maximum length of the model.
     """
     names = ("max_seq_length", *EmbeddingsTask().model_arguments())
     values = {
@@ -64,13 +64,9 @@ def build_task(
 ) -> Task:
     """Returns the task that task.json describes.
 
-    Models trained by other programs may lack some values. Labels without names
-    are named "0", "1", ..., and `max_seq_length` is limited to `longest`.
-
-    Args:
-      values: The contents of task.json, with a `variant` or `kind` in `TASKS`.
-      num_labels: The number of labels of the head, or None if it has none.
-      longest: The maximum number of tokens that the model can read.
+    Models trained by other programs may lack some values. If the names of the
+    head's `num_labels` labels are missing, they are "0", "1", ... The model can
+    read `longest` tokens, so `max_seq_length` is at most `longest`.
 
     Raises:
       UserError: If the values do not describe a task.

@@ -43,9 +43,9 @@ def write_confusion_matrix(
 def write_scores(
     path: str, kind: str, rows: Sequence[tuple[str, EntityScore]]
 ) -> None:
-    """Writes scores to <path>.png and <path>.txt; see `scores_text`.
+    """Writes scores to <path>.png and <path>.txt; draws the 60 most frequent.
 
-    Only the 60 most frequent types are drawn.
+    `rows` ends with the overall score.
     """
     (*names, _), (*scores, overall) = zip(*rows, strict=True)
     short, note = reports.drawable(names, f"{path}.txt")
@@ -105,17 +105,20 @@ def write_calibration(
 ) -> None:
     """Writes reliability and a coverage curve to <path>.png and <path>.txt.
 
-    Args:
-      path: The path of the .png and .txt files, without ending.
-      probabilities: <float>[N], the probability of each answer.
-      is_right: <bool>[N], whether each answer is correct.
-      is_known: <bool>[N], whether a label fits; others count in coverage only.
+    All numbers are about the texts that a label fits, and the title counts the
+    others. An answer has a probability, `probabilities` <float>[N], and is
+    correct where `is_right` <bool>[N] is true. `is_known` <bool>[N] is false
+    for texts that no label fits.
     """
-    known = probabilities[is_known], is_right[is_known]
-    error = confidence.calibration_error(*known)
-    title = f"{is_known.sum():,} answers, calibration error {error:.2%}"
+    probabilities, is_right = probabilities[is_known], is_right[is_known]
+    error = confidence.calibration_error(probabilities, is_right)
+    title = f"{len(is_right):,} answers, calibration error {error:.2%}"
+    if left_out := len(is_known) - len(is_right):
+        title += f"; {left_out:,} left out, as no label fits"
     right = confidence.right_among_surest(probabilities, is_right)
-    reports.write_calibration(f"{path}.png", *known, right, title)
+    reports.write_calibration(
+        f"{path}.png", probabilities, is_right, right, title
+    )
     ranked = np.sort(probabilities)[::-1]
     table = [["answered, %", "least probability, %", "correct, %"]]
     for share in (100, 95, 90, 80, 70, 60, 50, 25, 10):
@@ -128,12 +131,9 @@ def write_calibration(
 def confusion_matrix_text(labels: Sequence[str], counts: np.ndarray) -> str:
     """Returns a confusion matrix with scores per label.
 
-    With more than 20 labels a row does not fit in a line, so the confusions
-    that occur are listed instead, the most frequent first.
-
-    Args:
-      labels: C names.
-      counts: <int64>[C, C], a row for each correct label.
+    `counts` <int64>[C, C] has a row for each correct label. With more than 20
+    labels a row does not fit in a line, so the confusions that occur are listed
+    instead, the most frequent first.
     """
     names = [_one_line(label) for label in labels]
     head = f"{accuracy_line(counts)}\n\n"
@@ -176,10 +176,8 @@ def label_score_rows(
 ) -> list[tuple[str, EntityScore]]:
     """Returns the scores of each label of a multi-label task, and "overall".
 
-    Args:
-      labels: C names.
-      references: <int32>[N, C], 1 for each correct label.
-      predictions: <int32>[N, C], 1 for each predicted label.
+    `references` and `predictions` <int32>[N, C] are 1 for the correct and the
+    predicted labels.
     """
     references = np.asarray(references, bool)
     predictions = np.asarray(predictions, bool)
@@ -193,12 +191,7 @@ def label_score_rows(
 def score_scatter_text(
     references: Sequence[float], predictions: Sequence[float]
 ) -> str:
-    """Returns a table of predicted scores by range of the correct score.
-
-    Args:
-      references: <float32>[N], the correct scores.
-      predictions: <float32>[N].
-    """
+    """Returns a table of predicted scores by range of the correct score."""
     edges = np.linspace(references.min(), references.max(), _NUM_RANGES + 1)
     # Clip the index, or else the greatest score would be after the last range.
     ranges = np.clip(

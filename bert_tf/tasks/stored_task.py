@@ -19,14 +19,16 @@ from bert_tf.tasks.tagging.examples import TaggingFiles
 from bert_tf.tasks.task_files import TaskFiles
 from bert_tf.text.vocabulary import Vocabulary
 
-_TASKS = (
-    ClassificationFiles,
-    MultipleChoiceFiles,
-    SquadFiles,
-    TaggingFiles,
-    EmbeddingsFiles,
-)
-_FILES = {x.variant or x.kind: x for x in _TASKS}
+_FILES = {
+    files_class.variant or files_class.kind: files_class
+    for files_class in (
+        ClassificationFiles,
+        MultipleChoiceFiles,
+        SquadFiles,
+        TaggingFiles,
+        EmbeddingsFiles,
+    )
+}
 # To save time, check input files above this size only after the model loads.
 _MAX_BYTES = 10 << 20
 
@@ -34,8 +36,7 @@ _MAX_BYTES = 10 << 20
 def read(model_dir: str) -> dict[str, Any]:
     """Returns task.json, or {} if there is none that can be read.
 
-    Args:
-      model_dir: A model directory, or the output directory of a training run.
+    `model_dir` may also be the output directory of a training run.
 
     Raises:
       UserError: If a value in task.json has the wrong type.
@@ -82,11 +83,10 @@ def check_model(config: FinetuneConfig) -> None:
 def read_for_evaluation(
     config: FinetuneConfig, kind: str
 ) -> dict[str, Any] | None:
-    """Checks the model; returns the values that name the columns of its files.
+    """Checks the model and returns its task.json, which names the columns.
 
-    Returns:
-      For training, {}, because only flags name the columns. For evaluation,
-      task.json, or None if the model's kind is not `kind`.
+    Returns None if the model's kind is not `kind`. For training, returns {},
+    because then only flags name the columns.
     """
     check_model(config)
     if config.do_train:
@@ -135,12 +135,11 @@ def check_inputs(
     keep_empty: bool | None = None,
     kept_columns: tuple[str, ...] = (),
 ) -> None:
-    """Checks a file to predict: columns and rows; labels are not read.
+    """Checks the columns and rows of a file to predict; labels are not read.
 
-    Skips large files, files that can be read only once, such as pipes, and
-    files of unknown tasks (None); they are checked after the model is loaded.
-    `keep_empty` tells whether texts of classification may be empty, or is None
-    without such a flag. `kept_columns` are further columns that must exist.
+    Large files, pipes (which can be read only once) and files of unknown tasks
+    (None) are checked later, after the model is loaded. See `read_text` of
+    classification for `keep_empty`. All `kept_columns` must exist.
 
     Raises:
       UserError: If the file lacks a column, or a row is invalid.

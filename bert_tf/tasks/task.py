@@ -87,16 +87,13 @@ class Task(TaskFiles):
 
     Each subclass has its own types of examples and predictions, which no other
     code inspects. `TaskFiles` describes the files.
-
-    Attributes:
-      max_seq_length: The maximum number of tokens in a row.
     """
 
-    # An output that a step computes first, because each row's loss depends on
-    # this output of all rows (in-batch negatives). None: rows are independent.
+    # The name of an output that a step computes for all rows before the loss of
+    # any row, for in-batch negatives; None if the losses are independent.
     coupled: ClassVar[str | None] = None
 
-    max_seq_length: int = 128
+    max_seq_length: int = 128  # The maximum number of tokens in a row.
 
     @property
     @abc.abstractmethod
@@ -127,7 +124,7 @@ class Task(TaskFiles):
 
     @property
     def is_pair(self) -> bool:
-        """True if rows are pairs of texts; an export's --pair overrides it."""
+        """True if rows are pairs of texts; export's --pair overrides it."""
         return False
 
     @property
@@ -151,26 +148,19 @@ class Task(TaskFiles):
 
     @abc.abstractmethod
     def losses(self, outputs: TensorMap, batch: TensorMap) -> tf.Tensor:
-        """Returns the losses of rows or tokens, in graph.
+        """Returns the losses of rows or tokens, <float32>[B] or [B, T].
 
         A step's loss is the mean of these losses, weighted by `loss_weights`.
-
-        Returns:
-          <float32>[B] or [B, T].
         """
 
     def loss_weights(self, batch: TensorMap) -> tf.Tensor:
-        """Returns the weight of each loss, in graph; by default all are 1.
-
-        Returns:
-          <float32>, in the shape of `losses`.
-        """
+        """Returns <float32>, the weight of each loss; by default all are 1."""
         return tf.ones(tf.shape(batch["input_ids"])[:1])
 
     def soft_targets(
         self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[SoftTargets, ...]:
-        """Returns the soft targets of a teacher or student, in graph.
+        """Returns the soft targets of a teacher or student.
 
         `batch` may have no labels.
 
@@ -186,10 +176,8 @@ class Task(TaskFiles):
     def soft_target_weights(self, batch: TensorMap) -> tf.Tensor:
         """Returns the weight of each soft target; by default all are 1.
 
-        `batch` may have no labels.
-
-        Returns:
-          <float32>[B, ...], in the logits' shape without their last axis.
+        The weights <float32>[B, ...] have the shape of the logits without its
+        last axis. `batch` may have no labels.
         """
         return tf.ones(tf.shape(batch["input_ids"])[:1])
 
@@ -203,15 +191,13 @@ class Task(TaskFiles):
         return self.featurize(examples, tokenizer)
 
     def select_outputs(self, outputs: TensorMap) -> dict[str, tf.Tensor]:
-        """Returns outputs [B, ...] for `predict`, in graph; default: logits."""
+        """Returns outputs [B, ...] for `predict`; by default the logits."""
         return {"logits": outputs["logits"]}
 
     def decode(
-        self,
-        outputs: TensorMap,
-        texts: tf.Tensor | None = None,
+        self, outputs: TensorMap, texts: tf.Tensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Returns the answers of an export, eagerly or in graph.
+        """Returns the answers of an exported model, eagerly or in graph.
 
         By default, an answer is the mean of `select_outputs` over a text's
         rows. `texts` <int>[N], ascending, is the index of each row's text; None
@@ -230,17 +216,11 @@ class Task(TaskFiles):
         outputs: Mapping[str, Sequence[np.ndarray]],
         tokenizer: BertTokenizer,
     ) -> list[Any]:
-        """Returns predictions from the model's outputs.
+        """Returns a prediction for each example from the model's outputs.
 
-        Args:
-          examples: The examples.
-          features: The features of the examples.
-          outputs: N arrays, one per row, for each name of `select_outputs`;
-            arrays with a value per token may have padding after the row's end.
-          tokenizer: The tokenizer of the features.
-
-        Returns:
-          One prediction for each example.
+        `outputs` has N arrays, one per row of `features`, for each name of
+        `select_outputs`. An array with a value per token may have padding after
+        the row's end.
         """
 
     @abc.abstractmethod
@@ -270,7 +250,7 @@ class Task(TaskFiles):
         """Returns the task with a decision threshold chosen on dev.
 
         SQuAD 2.0, for instance, chooses the threshold of "no answer".
-        `predict` takes this task or a changed copy and returns its predictions.
+        `predict` returns the predictions of this task or of a changed copy.
         """
         del examples, predict
         return self
@@ -300,10 +280,9 @@ class Task(TaskFiles):
         return os.path.join(output_dir, prefix + name)
 
     def must_share_chunk(self, first: Any, second: Any) -> bool:
-        """Returns True if two consecutive examples must be predicted together.
+        """Returns True if one window may span two consecutive examples.
 
-        Prediction reads files in chunks of some thousand rows. Two examples
-        must share a chunk if one window may span both examples.
+        Prediction then reads both in one chunk of some thousand rows.
         """
         del first, second
         return False
@@ -322,11 +301,7 @@ class Task(TaskFiles):
         """
 
     def add_label(self, example: Any, label: Any) -> Any:
-        """Returns an example of `example_from_row` with its label.
-
-        Args:
-          example: The example.
-          label: The label, in a form that `fit` of a loaded model accepts.
+        """Returns an example with a label, in a form that `fit` accepts.
 
         Raises:
           UserError: If the label does not fit the task or the example.
@@ -338,9 +313,9 @@ class Task(TaskFiles):
         )
 
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
-        """Returns True if a stored model was trained for an equivalent task.
+        """Returns True if a model with this task.json has an equivalent task.
 
-        `stored` is the model's task.json. The caller compares head and labels.
+        The caller compares head and labels.
         """
         del stored
         return True
@@ -351,11 +326,9 @@ class Task(TaskFiles):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the task of a model directory; by default from `stored`.
+        """Returns the task that task.json describes.
 
-        Args:
-          values: The contents of task.json, which has only labels if another
-            program trained the model.
+        If another program trained the model, `values` has only labels.
         """
         return cls(**cls.stored(values))
 
@@ -363,10 +336,7 @@ class Task(TaskFiles):
 def warn_of_settings(
     stored_task: Mapping[str, Any], used: Mapping[str, Any]
 ) -> None:
-    """Logs a warning for each flag that differs from the model's training.
-
-    `stored_task` is the contents of task.json; `used` has the current values.
-    """
+    """Logs a warning for each used flag that differs from task.json."""
     for name, value in used.items():
         stored = stored_task.get(name, value)
         if stored != value:
@@ -381,7 +351,7 @@ def warn_of_settings(
 def warn_of_truncated(
     count: int, total: str, limit: str, reason: str = ""
 ) -> None:
-    """Logs a warning if some of `total`, such as "9 texts have", are long."""
+    """Logs a warning if texts were truncated; `total` is "9 texts have"."""
     if count:
         logging.warning(
             "%d of %s more than --%s tokens and were truncated%s.",

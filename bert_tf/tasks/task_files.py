@@ -33,23 +33,17 @@ USUAL_STEMS: Mapping[str, tuple[str, ...]] = {
 
 
 class Data(NamedTuple):
-    """The data of a split.
-
-    Attributes:
-      examples: The examples.
-      sha256: The hash of the split's file; None if its path is not a file.
-    """
+    """The examples of a split, and the hash of its file if there is a file."""
 
     examples: Sequence[Any]
     sha256: str | None
 
 
 class SplitKey(NamedTuple):
-    """The text and labels of an example, by which `dev_split` splits.
+    """The texts and labels of an example, by which `dev_split` splits.
 
-    Attributes:
-      text: The text, or a tuple of texts; equal values stay in one split.
-      labels: The labels, or () if none. Each split gets texts of each label.
+    Examples with equal texts stay in one split. Each split gets texts of each
+    label.
     """
 
     text: Any
@@ -73,8 +67,8 @@ class OfficialFiles:
 
     Attributes:
       title: The data set's name.
-      stems: Maps a split to the possible names of its file, without ending, in
-        order of preference; a file named like the split is tried last.
+      stems: Maps a split to the possible names of its file, without ending, the
+        best one first; a file named like the split is tried last.
       columns_without_header: The columns of files without a header.
       hint: The end of the error message if a kind of split does not exist.
     """
@@ -109,13 +103,13 @@ class OfficialFiles:
           UserError: If the data set has no split of this kind, or if the folder
             has no file of such a split.
         """
-        if not self.splits(kind):
+        splits = self.splits(kind)
+        if not splits:
             kinds = dict.fromkeys(split.split("_")[0] for split in self.stems)
             raise UserError(
                 f"{flag} needs a {kind} set, and {self.title} has only "
                 f"{', '.join(kinds)}{self.hint}."
             )
-        splits = self.splits(kind)
         found = {x: next(self._find(data_dir, x, language), "") for x in splits}
         if not any(found.values()):
             self.find_file(data_dir, splits[0], language)  # Raises an error.
@@ -205,7 +199,7 @@ class TaskFiles(abc.ABC):
         return dataclasses.replace(self, data=data)
 
     def arguments(self) -> dict[str, Any]:
-        """Returns the fields as arguments of the task's constructor."""
+        """Returns all fields, as arguments of the constructor of a task."""
         return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
 
     @classmethod
@@ -214,12 +208,8 @@ class TaskFiles(abc.ABC):
 
         By default, keeps all values that are not null and belong to a field.
         """
-        names = {x.name for x in dataclasses.fields(cls)}
-        return {
-            name: x
-            for name, x in values.items()
-            if name in names and x is not None
-        }
+        names = [x.name for x in dataclasses.fields(cls)]
+        return {x: values[x] for x in names if values.get(x) is not None}
 
     @abc.abstractmethod
     def read(self, split: str) -> Sequence[Any]:
@@ -260,10 +250,7 @@ class TaskFiles(abc.ABC):
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Turns Python's garbage collector off.
-
-    The collector would scan all rows repeatedly and double the reading time.
-    """
+    """Turns off the garbage collector, which would double the reading time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -65,6 +65,8 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             None,
             "as many texts in each. Received: rows of 2 and 3",
         ),
+        ([("cat", "dog")], None, "The rows must have .* different positives"),
+        ([("a", "b"), ("a", "c")], None, "two different anchors"),
     )
     def test_embeddings_refuse_other_rows(self, x, y, message):
         with self.assertRaisesRegex(UserError, message):
@@ -124,7 +126,7 @@ class PairsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             ["cat", "dog", "cat"],
             ["good", "bad", "bad"],
             {},
-            "row 0 and row 2 are the same text, with the labels 'good' and",
+            "the list: row 0 and row 2 are the same text, with the labels ",
         ),
         (
             ["cat"],

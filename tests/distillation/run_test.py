@@ -325,7 +325,7 @@ class EachTaskTest(files_case.FilesCase):
             lstm_size=3,
         )
 
-    def test_students_of_few_shot_teachers_read_their_pooler(self):
+    def test_students_take_no_pooling_or_threshold_of_teachers(self):
         task = ClassificationTask(
             labels=("a", "b"),
             metric_names=("accuracy",),
@@ -341,6 +341,11 @@ class EachTaskTest(files_case.FilesCase):
         )
         own = distillation.of_student(task, config)
         self.assertEqual((own.pooling, own.normalize), (None, False))
+        task = dataclasses.replace(task, reject_below=0.75, reject_label="?")
+        with self.assertLogs(level="INFO") as logs:
+            own = distillation.of_student(task, config)
+        self.assertIn("--reject_below=0.75 is for the", logs.output[0])
+        self.assertEqual((own.reject_below, own.reject_label), (None, "?"))
 
     @parameterized.parameters(_write_choices, _write_scores, _write_tags)
     def test_losses_vanish_for_equal_students_only(self, write):

@@ -135,7 +135,8 @@ class RunTest(_Case, parameterized.TestCase):
         error = found["test"]["expected_calibration_error"]
         table = (self.output / "test_calibration.txt").read_text()
         self.assertIn(f"{len(lines) - 5} answers, calibration", table)
-        self.assertIn(f"error {error:.2%}\n", table)
+        note = "5 left out, as no label fits"
+        self.assertIn(f"error {error:.2%}; {note}\n", table)
         # Texts outside of the labels have no loss, so dev has none.
         self.assertNotIn("loss", found["dev"])
 
@@ -200,6 +201,10 @@ class FlagsTest(_Case, parameterized.TestCase):
         (
             {"reject_below": 0.5, "reject_label": " feline"},
             "it cannot be a label. Received: 'feline'",
+        ),
+        (
+            {"reject_below": 0.5, "reject_label": "a\nb"},
+            r"--reject_label must have its label in one line. .*'a\\nb'",
         ),
     )
     def test_wrong_flags_are_refused(self, flags, message):

@@ -243,7 +243,7 @@ class BadInputTest(FewShotCase, parameterized.TestCase):
         (["cat,a", "sat,a", "dog,b", " dog,b"], "fewer of 'b'"),
         (
             ["cat,a", "sat,a", "dog,b", "cat,b", "mat,b"],
-            "train.csv:2 and train.csv:5 are the same text, with the labels "
+            "/train.csv: line 2 and line 5 are the same text, with the labels "
             "'a' and 'b'",
         ),
         (["cat,a", ",a", "dog,b"], "line 3 has an empty text"),

@@ -1,6 +1,7 @@
 """Tests for bert_tf.tasks.predict."""
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -255,10 +256,9 @@ class ChunksTest(tf.test.TestCase):
             task.example_from_row(("cat", " ".join(["dog"] * count)))
             for count in (1, 4, 2, 12, 1)
         ]
-        self.assertEqual(
-            list(task_prediction.chunks(task, examples, 3)),
-            [examples[:2], examples[2:4], examples[4:]],
-        )
+        with mock.patch.object(task_prediction, "EXAMPLES_PER_CHUNK", 3):
+            chunks = list(task_prediction.chunks(task, examples))
+        self.assertEqual(chunks, [examples[:2], examples[2:4], examples[4:]])
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ _NO_GOLD_LABEL = ("-", "-1", "-1.0")
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
 # STS-B's scores are in this range, so submitted scores are clipped to it.
 _LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
-# Describes rows with one text and rows with two texts, for error messages.
+# Descriptions of rows with one text and with two texts, for error messages.
 _ROW_FORMS = {1: "a text (str)", 2: "a pair of texts"}
 
 
@@ -35,11 +35,8 @@ _ROW_FORMS = {1: "a text (str)", 2: "a pair of texts"}
 class InputExample:
     """One text or pair of texts (InputExample of the original).
 
-    Attributes:
-      guid: The example's file and line, as "dev.tsv:12".
-      text_a: The text, or the first of a pair.
-      text_b: The second text of a pair, or None.
-      label: The label, or None if it is unknown.
+    `guid` is the example's file and line, such as "dev.tsv:12". An unknown
+    label is None.
     """
 
     guid: str
@@ -52,12 +49,9 @@ class InputExample:
 class Columns:
     """The names of the columns with texts and labels.
 
-    Attributes:
-      text: The text, or the first of a pair. In a .txt file, which has no
-        header, each line is a text, regardless of this name.
-      text_pair: The second text of a pair, or None.
-      labels: The label's column, if there is one. Several columns, each with
-        0 or 1, are the labels of a multi-label problem.
+    A .txt file has no header: each of its lines is a text, whatever the name of
+    `text`. Several columns of `labels`, each with 0 or 1, are the labels of a
+    multi-label problem.
     """
 
     text: str
@@ -102,19 +96,12 @@ def read_examples(
     may_lack_labels: bool = False,
     label_separator: str = ",",
 ) -> list[InputExample]:
-    """Reads texts and their labels.
+    """Reads an example from each row of a file of `tables.read_table`.
 
-    Args:
-      path: A file that `tables.read_table` reads.
-      columns: The columns to read.
-      problem_type: "single_label", "regression" (a number) or "multi_label". A
-        multi-label row has a JSON list, or labels joined by `label_separator`.
-      labels: The allowed labels; if None, all labels, as for training data.
-      may_lack_labels: Whether all rows may lack a label, as in a test file.
-      label_separator: The separator of the labels in a multi-label row.
-
-    Returns:
-      An example for each row, in order. Labels are stripped of white space.
+    The label of a regression is a number. A multi-label row has a JSON list, or
+    labels joined by `label_separator`. Labels are stripped of white space, and
+    must be among `labels` unless it is None, as for training data. With
+    `may_lack_labels`, all rows may lack a label, as in a test file.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a text
@@ -126,6 +113,8 @@ def read_examples(
     known = None if labels is None else frozenset(labels)
     required = table.repeated if may_lack_labels else columns.labels
     table.require([x for x in columns.labels if x in required], columns.flags)
+    for name in columns.labels if len(columns.labels) > 1 else ():
+        label_values.require_line(f"{path}, line 1", name)
     examples = []
     for row in table.rows:
         where = f"{path}, line {row.line}"
@@ -173,10 +162,11 @@ def read_text(
 ) -> str:
     """Returns the text in a column of a row.
 
+    `keep_empty` is the value of --keep_empty, or None if there is no such flag.
+
     Raises:
       UserError: If the text is missing or not a string, or if it is empty and
-        `keep_empty` is not True. The message begins with `where`, and names the
-        flag --keep_empty if `keep_empty` is False; None stands for no flag.
+        `keep_empty` is not True. The message begins with `where`.
     """
     text = values.get(column)
     if not isinstance(text, str):
@@ -223,7 +213,7 @@ def text_columns(
 
 
 def check_all_or_none(examples: Sequence[InputExample]) -> None:
-    """Raises `UserError` if some examples have labels and others do not."""
+    """Raises `UserError` if only some examples have a label."""
     unlabeled = [example for example in examples if example.label is None]
     if unlabeled and len(unlabeled) < len(examples):
         raise UserError(
@@ -238,8 +228,8 @@ def gather_labels(
 ) -> tuple[str, ...]:
     """Returns the labels of training examples, sorted.
 
-    Labels are sorted as numbers if all are integers, otherwise as strings. Logs
-    a warning if two labels may be the same, such as "1" and "1.0".
+    If all labels are integers, they are sorted as numbers, else as strings.
+    Logs a warning if two labels may be the same, such as "1" and "1.0".
 
     Raises:
       UserError: If there are fewer than two labels, or none for multi-label.
@@ -333,11 +323,9 @@ def parse_row(
 ) -> InputExample:
     """Converts a Python value to an example.
 
-    Args:
-      row: A text, a pair of texts, or a mapping with all columns of an entry of
-        `choices`; other keys are ignored.
-      choices: Possible column names, one name for a text, two for a pair.
-      may_be_empty: Whether texts may be empty, as in requests to a server.
+    The value is a text, a pair of texts, or a mapping with all columns of an
+    entry of `choices`, one for a text or two for a pair; other keys are
+    ignored. With `may_be_empty`, texts may be empty, as in server requests.
 
     Raises:
       UserError: If `row` has none of these forms, or a text is empty.
@@ -407,10 +395,8 @@ def read_official_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
 
 
 def read_official_table(task: GlueTask, path: str) -> tables.Table:
-    """Opens a file to predict.
-
-    For tasks with a single text, each line of a .txt file is a text.
-    """
+    """Opens a file to predict; in a .txt file, each line may be a text."""
+    # A line of a .txt file is a pair in tab-separated columns, or a text.
     return _open_official(task, path, ".tsv" if task.is_pair else ".txt")
 
 
@@ -421,9 +407,9 @@ def read_official(
 
     Leaves out rows if annotators did not agree on a label ("-") or the number
     of columns is wrong. Rows with an empty text are kept, as in the original.
-    Logs how many rows are left out, and how many have an empty text.
-    Of XNLI's dev and test sets, only the examples in `language` are read. Test
-    files may lack labels.
+    Logs how many rows are left out, and how many have an empty text. Test files
+    may lack labels. In XNLI's dev and test sets, only the rows in `language`
+    are read.
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a row is
@@ -436,9 +422,25 @@ def read_official(
     table = _open_official(
         task, path, ".tsv", broken.append if may_break else None
     )
-    examples, num_without_label = _official_examples(
-        task, table, is_test, language
-    )
+    texts = _official_columns(task, table)
+    if not is_test and set(task.label_columns).isdisjoint(table.columns):
+        table.require(task.label_columns[:1])
+    examples, num_without_label = [], 0
+    for row in table.rows:
+        row_language = row.values.get("language", language)
+        if task.has_languages and row_language != language:
+            continue
+        # In .jsonl files, the label's name may vary by row, so search each row.
+        value = next(
+            (row.values[x] for x in task.label_columns if x in row.values), None
+        )
+        is_hidden = is_test and task.submissions
+        if str(value).strip() in _NO_GOLD_LABEL and not is_hidden:
+            num_without_label += 1
+            continue
+        where = f"{path}, line {row.line}"
+        label = _official_label(task, where, value, is_test)
+        examples.append(make_example(path, row, texts, label, keep_empty=True))
     if not examples:
         raise UserError(
             f"{path} has no row to use for the split {split} of {task.title}"
@@ -471,37 +473,6 @@ def _open_official(
         columns_of_longer_rows=task.columns_of_longer_rows,
         on_broken_row=on_broken_row,
     )
-
-
-def _official_examples(
-    task: GlueTask, table: tables.Table, is_test: bool, language: str
-) -> tuple[list[InputExample], int]:
-    """Returns the examples, and the number of rows without a gold label."""
-    texts = _official_columns(task, table)
-    if not is_test and set(task.label_columns).isdisjoint(table.columns):
-        table.require(task.label_columns[:1])
-    examples = []
-    num_without_gold_label = 0
-    for row in table.rows:
-        if (
-            task.has_languages
-            and row.values.get("language", language) != language
-        ):
-            continue
-        # In .jsonl files, the label's name may vary by row, so search each row.
-        value = next(
-            (row.values[x] for x in task.label_columns if x in row.values), None
-        )
-        is_hidden = is_test and task.submissions
-        if str(value).strip() in _NO_GOLD_LABEL and not is_hidden:
-            num_without_gold_label += 1
-            continue
-        where = f"{table.path}, line {row.line}"
-        label = _official_label(task, where, value, is_test)
-        examples.append(
-            make_example(table.path, row, texts, label, keep_empty=True)
-        )
-    return examples, num_without_gold_label
 
 
 def _official_columns(task: GlueTask, table: tables.Table) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import ClassVar
 
@@ -54,7 +55,7 @@ class GlueTask(OfficialFiles):
     metrics: tuple[str, ...] = (metrics.ACCURACY,)
     label_columns: tuple[str, ...] = ("gold_label", "label")
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    columns_of_longer_rows: tuple[str, ...] = ()
+    columns_of_longer_rows: Sequence[str] = ()
     submissions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     has_broken_rows: bool = False
 
@@ -131,24 +132,21 @@ TASKS: Mapping[str, GlueTask] = {
             texts=(*_SENTENCES, *_PREMISE),
             stems={
                 "train": ("train", "multinli_1.0_train"),
-                "dev_matched": (
-                    "dev_matched",
-                    "multinli_1.0_dev_matched",
-                    "validation_matched",
-                ),
-                "dev_mismatched": (
-                    "dev_mismatched",
-                    "multinli_1.0_dev_mismatched",
-                    "validation_mismatched",
-                ),
-                "test_matched": (
-                    "test_matched",
-                    "multinli_0.9_test_matched_unlabeled",
-                ),
-                "test_mismatched": (
-                    "test_mismatched",
-                    "multinli_0.9_test_mismatched_unlabeled",
-                ),
+                **{
+                    f"dev_{x}": (
+                        f"dev_{x}",
+                        f"multinli_1.0_dev_{x}",
+                        f"validation_{x}",
+                    )
+                    for x in ("matched", "mismatched")
+                },
+                **{
+                    f"test_{x}": (
+                        f"test_{x}",
+                        f"multinli_0.9_test_{x}_unlabeled",
+                    )
+                    for x in ("matched", "mismatched")
+                },
             },
             labels=_NLI,
             aliases=_NUMBERED_NLI,
@@ -208,22 +206,11 @@ TASKS: Mapping[str, GlueTask] = {
             # The header of GLUE's train.tsv is for one annotator. Rows of five
             # annotators are longer, so they need their own column names.
             columns_of_longer_rows=(
-                "index",
-                "captionID",
-                "pairID",
-                "sentence1_binary_parse",
-                "sentence2_binary_parse",
-                "sentence1_parse",
-                "sentence2_parse",
-                "sentence1",
-                "sentence2",
-                "label1",
-                "label2",
-                "label3",
-                "label4",
-                "label5",
-                "gold_label",
-            ),
+                "index captionID pairID sentence1_binary_parse "
+                "sentence2_binary_parse sentence1_parse sentence2_parse "
+                "sentence1 sentence2 label1 label2 label3 label4 label5 "
+                "gold_label"
+            ).split(),
         ),
     )
 }

@@ -48,8 +48,8 @@ def parse_number(where: str, value: Any) -> float:
     """Returns a regression label.
 
     Raises:
-      UserError: If the value is no finite number in float32, or is written with
-        underscores, as 1_000.
+      UserError: If the value is not a finite number in float32, or is written
+        with underscores, such as 1_000.
     """
     try:
         number = float(value)
@@ -73,8 +73,8 @@ def read_label(
 ) -> Label | None:
     """Returns the label of a table's row; None if the row has none.
 
-    `columns` are the column of the label, or one column for each label;
-    `separator` separates several names in one column.
+    `columns` are the column of the label, or one column for each label of a
+    multi-label problem; `separator` separates several names in one column.
 
     Raises:
       UserError: If a value does not fit the problem type.
@@ -98,14 +98,26 @@ def parse_name(where: str, value: Any) -> str:
     """Returns a label as a string: 1 is "1" and JSON's true is "true".
 
     Raises:
-      UserError: If the value is a list, an object, null or NaN.
+      UserError: If the value is a list, an object, null or NaN, or the label
+        has a line break.
     """
     if value is None or _is_nan(value) or isinstance(value, list | dict):
         raise UserError(
             f"{where} must have one label. Received: "
             f"{json.dumps(value, ensure_ascii=False)}."
         )
-    return (value if isinstance(value, str) else json.dumps(value)).strip()
+    name = (value if isinstance(value, str) else json.dumps(value)).strip()
+    require_line(where, name)
+    return name
+
+
+def require_line(where: str, name: str) -> None:
+    """Raises `UserError` if a label has a line break: tables would break."""
+    if len(name.splitlines()) > 1:
+        raise UserError(
+            f"{where} must have its label in one line. Received: {name!r:.80}; "
+            "replace the line break."
+        )
 
 
 def parse_label(
@@ -113,15 +125,13 @@ def parse_label(
 ) -> Label:
     """Converts a Python value to a label.
 
-    Args:
-      value: For one label, its name or index. For several labels, a list of
-        names or indices, or a 0 or 1 for each label. For regression, a number.
-      labels: The labels in the order of their indices.
-      problem_type: The problem type.
+    The value of one label is its name, its index in `labels`, or a one-hot
+    vector. The value of several labels is a list of names or indices, or a 0 or
+    1 for each label. The value of a regression is a number.
 
     Raises:
-      UserError: If the value is no label, does not fit the problem type, or is
-        the index of one label and the name of another.
+      UserError: If the value is not a label, does not fit the problem type, or
+        is the index of one label and the name of another.
     """
     if problem_type == "regression":
         return parse_number("The example", value)
@@ -136,8 +146,8 @@ def parse_label(
     if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
-    # Indices are integers and do not repeat. So [0, 0, 1] or [1.0, 0.0] must
-    # be a 0 or 1 for each label, and the list has the wrong length.
+    # Indices are integers and do not repeat, so [0, 0, 1] and [1.0, 0.0] are
+    # flags, of which there must be one for each label.
     is_vector = any(isinstance(x, float | np.floating) for x in value)
     if all(is_flag) and (is_vector or len({*value}) < len(value)):
         raise UserError(
@@ -225,10 +235,8 @@ def _read_flags(
 def parse_weights(text: str, labels: Sequence[str]) -> tuple[float, ...]:
     """Returns the weight of each label.
 
-    Args:
-      text: label:weight pairs separated by commas; other labels have weight 1.
-        Labels with a comma cannot be named.
-      labels: The labels, at least two.
+    `text` has label:weight pairs separated by commas, so it cannot name labels
+    with a comma. Labels without a pair have weight 1.
 
     Raises:
       UserError: If a label is unknown or a weight is not a number above 0.
@@ -260,19 +268,23 @@ def check_few(
 ) -> None:
     """Checks that few-shot training can learn from labeled texts.
 
+    `path` names the file of the texts, or is "the list".
+
     Raises:
       UserError: If a text has two labels, or a label has fewer than two texts.
     """
     seen = {}
     for number, example in enumerate(examples):
-        name = example.guid or f"row {number}"
+        name = f"row {number}"
+        if example.guid:
+            name = f"line {example.guid.rpartition(':')[2]}"
         # Texts that differ only in white space have the same tokens.
         text = *example.text_a.split(), "", *(example.text_b or "").split()
         first, label = seen.setdefault(text, (name, example.label))
         if label != example.label:
             raise UserError(
-                f"{first} and {name} are the same text, with the labels "
-                f"{label!r} and {example.label!r}; remove one."
+                f"{path}: {first} and {name} are the same text, with the "
+                f"labels {label!r} and {example.label!r}; remove one."
             )
     counts = Counter(label for _, label in seen.values())
     scarce = [label for label in labels if counts[label] < 2]

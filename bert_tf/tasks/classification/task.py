@@ -7,6 +7,7 @@ Shapes:
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ from bert_tf.tasks.task import TensorMap
 from bert_tf.tasks.task_files import TEST
 from bert_tf.text.tokenizer import BertTokenizer
 
-# Maps a problem type to the `form` of its `SoftTargets`.
+# The `form` of the `SoftTargets` of each problem type.
 _FORMS = {
     "single_label": "choice",
     "multi_label": "yes_or_no",
@@ -57,29 +58,22 @@ def convert_examples_to_features(
     """Tokenizes, truncates and packs examples as the original does.
 
     Source: convert_single_example (run_classifier.py:377-453 of the original).
-    `PackedRows.batch` adds padding. All windows of a text get the text's label.
 
-    Args:
-      examples: Examples, either all with labels or all without.
-      tokenizer: The tokenizer.
-      max_seq_length: The maximum number of tokens, with [CLS] and [SEP].
-      labels: L labels in the order of their ids; unused for regression.
-      problem_type: The problem type of the labels.
-      doc_stride: The distance between the starts of windows of long texts, in
-        tokens (see `text_windows.cut`); if None, long texts are truncated.
-
-    Raises:
-      UserError: If `max_seq_length` leaves no room for a token.
+    Either all examples must have labels, or none. The label ids are indices in
+    `labels`. `packed_rows.pack_texts` describes `max_seq_length`, `doc_stride`
+    and errors. All windows of a text get the text's label.
     """
-    texts_a = [example.text_a for example in examples]
-    texts_b = [example.text_b for example in examples]
     rows = packed_rows.pack_texts(
-        texts_a, texts_b, tokenizer, max_seq_length, doc_stride
+        [example.text_a for example in examples],
+        [example.text_b for example in examples],
+        tokenizer,
+        max_seq_length,
+        doc_stride,
     )
     label_ids = convert_labels(examples, labels, problem_type)
     is_single = problem_type == "single_label"
     if label_ids is None or (is_single and OUTSIDE in label_ids):
-        return rows  # Without targets, no loss is computed.
+        return rows  # There are no targets, so no loss is computed.
     targets = {LABEL_IDS: label_ids[rows.examples]}
     return dataclasses.replace(rows, targets=targets)
 
@@ -119,8 +113,8 @@ class ClassificationTask(ClassificationFiles, task.Task):
 
     Attributes:
       metric_names: Keys of `metrics.METRICS`; the first selects the best model.
-      doc_stride: The distance between the starts of windows of long texts, in
-        tokens; if None, long texts are truncated.
+      doc_stride: The tokens between the starts of windows of a long text; if
+        None, long texts are truncated.
       head: "linear" or "bilstm".
       head_dropout_prob: Dropout between encoder and head.
       pooling: How token vectors are combined into one vector for the head, as
@@ -250,16 +244,10 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> dict[str, tf.Tensor]:
         """Returns the predictions of texts by output name, eagerly or in graph.
 
-        Args:
-          outputs: `logits` <float>[N, L].
-          texts: <int>[N], ascending, the index of each row's text; None if each
-            text has one row.
-
-        Returns:
-          `score` <float>[texts]; or `probabilities` <float>[texts, L] with
-          `label` <string>[texts] or `labels` <string>[texts, L], sorted by id
-          and padded with "". Scores and probabilities are means over the rows
-          of a text.
+        From `logits` <float>[N, L], returns `score` <float>[texts]; or
+        `probabilities` <float>[texts, L] with `label` <string>[texts] or
+        `labels` <string>[texts, L], sorted by id and padded with "". Scores and
+        probabilities are means over the rows of a text, see `Task.decode`.
         """
         values = outputs["logits"]
         if self.temperature is not None:
@@ -333,7 +321,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> "ClassificationTask":
         """Returns the task with temperature and thresholds fitted to examples.
 
-        Examples must not be training data, where the model is overconfident.
+        The examples must not be training data: the model is too sure of these.
         """
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         task, is_multi = self, self.problem_type == "multi_label"
@@ -432,27 +420,27 @@ class ClassificationTask(ClassificationFiles, task.Task):
         """Writes the original's test_results.tsv, plots and tables.
 
         test_results.tsv is for the first test set; other test sets have names
-        such as test_mismatched_results.tsv. If examples have labels, also
-        writes a plot (.png) and a table (.txt), named confusion_matrix for
-        single labels, label_scores for multi-label problems and score_scatter
-        for regression. Except for regression, also writes calibration.png and
-        .txt. Names of plots and tables begin with the split, except for dev.
+        such as test_mismatched_results.tsv. It has a line per example: its
+        probabilities, separated by tabs (run_classifier.py:952-968).
+
+        If examples have labels, also writes a plot (.png) and a table (.txt),
+        named confusion_matrix for single labels, label_scores for multi-label
+        problems and score_scatter for regression. Except for regression, also
+        writes calibration.png and .txt.
         """
         if split.split("_")[0] == TEST:
             is_first = split == self.splits(TEST)[0]
             name = TEST if is_first else split
+            # As in the original, each <float32> is written with Python's `str`.
+            lines = ("\t".join(map(str, x)) + "\n" for x in predictions)
             files.write_text(
-                os.path.join(output_dir, f"{name}_results.tsv"),
-                results_text(predictions),
+                os.path.join(output_dir, f"{name}_results.tsv"), "".join(lines)
             )
         if not self.is_labeled(examples):
             return
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         predicted = self.predicted_ids(predictions)
-
-        def path(name: str) -> str:
-            return self.report_path(output_dir, split, name)
-
+        path = functools.partial(self.report_path, output_dir, split)
         if self.problem_type == "regression":
             result_tables.write_score_scatter(
                 path("score_scatter"), label_ids, predicted
@@ -507,10 +495,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         return 1 + sum(len(text.split()) for text in texts) // self.doc_stride
 
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
-        """Returns True for the same or a similar official task.
-
-        For custom tasks, returns True, because the caller compares the labels.
-        """
+        """Returns True unless the tasks are official and not alike."""
         return glue_tasks.are_alike(self.name, stored.get("name"))
 
     def to_json(self) -> dict[str, Any]:
@@ -548,14 +533,3 @@ class ClassificationTask(ClassificationFiles, task.Task):
                 f"{', '.join(metrics.METRICS)}. Received: {list(names)!r}."
             )
         return cls(**arguments, metric_names=tuple(names))
-
-
-def results_text(predictions: Sequence[Prediction]) -> str:
-    """Returns a line per example: its probabilities, separated by tabs.
-
-    Source: run_classifier.py:952-968 of the original. As in the original, each
-    <float32> is written with Python's `str`.
-    """
-    return "".join(
-        "\t".join(map(str, prediction)) + "\n" for prediction in predictions
-    )

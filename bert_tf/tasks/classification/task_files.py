@@ -19,6 +19,7 @@ from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
+from bert_tf.tasks.classification.labels import parse_name
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TRAIN
 from bert_tf.tasks.task_files import SplitKey
@@ -124,7 +125,7 @@ class ClassificationFiles(TaskFiles):
     def may_calibrate(self, config: Flags) -> bool:
         """Returns True if training on custom labels can fit a calibration.
 
-        Fitting needs a dev set, or the cross-validation of few-shot training.
+        This needs a dev set, or the cross-validation of few-shot training.
         """
         is_own = self.official is None and self.problem_type != "regression"
         has_fit = config.do_eval or getattr(config, "few_shot", False)
@@ -143,19 +144,19 @@ class ClassificationFiles(TaskFiles):
         if config.reject_below or config.reject_precision:
             fits = self.problem_type == "single_label"
             label = config.reject_label or label or confidence.REJECT_LABEL
-            label = label.strip()  # Labels of rows are stripped, too.
+            label = parse_name("--reject_label", label)
             options.require(
                 label not in (self.labels or ()),
                 "--reject_label is for texts that no label fits, so it cannot "
                 f"be a label. Received: {label!r}; choose another.",
             )
-        wanted = "--calibrate is for labels"
+        expected = "--calibrate is for labels"
         if self.problem_type == "multi_label" or not calibrates:
-            wanted = "--reject_below and --reject_precision need "
-            wanted += "one label of each text"
+            rejects = "--reject_below and --reject_precision"
+            expected = f"{rejects} need one label of each text"
         options.require(
             fits,
-            f"{wanted}. Received: --problem_type={self.problem_type}; drop "
+            f"{expected}. Received: --problem_type={self.problem_type}; drop "
             "what cannot be used.",
         )
         return dataclasses.replace(
@@ -167,7 +168,7 @@ class ClassificationFiles(TaskFiles):
         )
 
     def with_labels_of(self, path: str) -> Self:
-        """Returns the files with a training set's labels, if still unknown.
+        """Returns the files with the labels of a training set, if unknown.
 
         Evaluation needs the training set if the model does not name its labels.
         """
@@ -194,10 +195,7 @@ class ClassificationFiles(TaskFiles):
     def read_inputs(
         self, path: str, keep_empty: bool | None = None
     ) -> Iterator[InputExample]:
-        """Yields the texts of a file with the columns of the training data.
-
-        For `keep_empty`, see `read_texts`.
-        """
+        """Yields the texts of a file; see `read_text` for `keep_empty`."""
         if self.official is not None:
             return classification_examples.read_official_texts(
                 self.official, path

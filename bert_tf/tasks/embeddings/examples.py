@@ -15,6 +15,7 @@ from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.examples import read_text
 from bert_tf.tasks.classification.labels import parse_number
+from bert_tf.tasks.task_files import TRAIN
 from bert_tf.tasks.task_files import SplitKey
 from bert_tf.tasks.task_files import TaskFiles
 
@@ -43,12 +44,7 @@ class EmbeddingsFiles(TaskFiles):
     def read_inputs(
         self, path: str, keep_empty: bool | None = None
     ) -> Iterator[InputExample]:
-        """Returns the texts of a file: its lines, or one of `TEXT_COLUMNS`.
-
-        Raises:
-          UserError: If the file is not a valid table or lacks a column, or a
-            text is not a string, or is empty and `keep_empty` is not True.
-        """
+        """Returns the texts of a file: its lines, or one of `TEXT_COLUMNS`."""
         columns = [Columns(x) for x in TEXT_COLUMNS]
         return classification_examples.read_texts(path, columns, keep_empty)
 
@@ -70,8 +66,8 @@ class PairFiles(EmbeddingsFiles):
         """Reads groups of texts.
 
         Raises:
-          UserError: If the file is no table with these columns, if it has fewer
-            than two different positives, or if a row is invalid (see `parse`).
+          UserError: If the file is not a table with these columns, if a row is
+            invalid (see `parse`), or see `require_negatives`.
         """
         path = self.files[split]
         table = tables.read_table(path)
@@ -86,21 +82,38 @@ class PairFiles(EmbeddingsFiles):
                 )
             examples.append(Pair(parse(where, row.values, columns)))
             examples[-1].line = row.line
-        if SCORE not in columns and len({x[_GROUP[1]] for x in examples}) < 2:
-            raise UserError(
-                f"{path} must have at least two different positives, as those "
-                "of other rows are what an anchor is told from."
-            )
+        if SCORE not in columns:
+            require_negatives(path, map(texts_of, examples), split == TRAIN)
         return examples
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
         return [SplitKey(texts_of(example)[0]) for example in examples]
 
 
+def require_negatives(
+    where: str, groups: Iterable[Sequence[Any]], is_training: bool = True
+) -> None:
+    """Raises `UserError` if anchors with positives have nothing else to choose.
+
+    If rows have no negatives, the positives of other anchors are used. So the
+    loss of a single pair, or of the pairs of a single anchor, would be 0.
+    """
+    anchors, positives, *negatives = zip(*groups, strict=True)
+    columns = {"positive": positives}
+    if is_training:  # On dev, a single anchor may search.
+        columns = {} if negatives else columns | {"anchor": anchors}
+    for name, texts in columns.items():
+        if len({*texts}) < 2:
+            raise UserError(
+                f"{where} must have at least two different {name}s, as the "
+                "positives of other anchors are an anchor's negatives."
+            )
+
+
 def choose_columns(
     where: str, names: Iterable[str], forms: Sequence[tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Returns the one of `forms` that has all of `_COLUMNS` in `names`."""
+    """Returns the entry of `forms` with exactly the `_COLUMNS` in `names`."""
     columns = next((x for x in forms if {*x} == _COLUMNS & {*names}), None)
     if columns is None:
         raise UserError(

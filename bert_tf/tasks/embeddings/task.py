@@ -40,7 +40,7 @@ SCORES = "scores"
 _RANKS = 10
 _MRR, _NDCG = "mrr@10", "ndcg@10"
 
-# A row of `PairFiles`: maps columns to texts, and maybe to a score.
+# The texts, and maybe the score, of a row of `PairFiles`, by column.
 TextGroup = Mapping[str, Any]
 
 
@@ -128,10 +128,10 @@ class EmbeddingsTask(EmbeddingsFiles, task.Task):
 class PairsTask(PairFiles, EmbeddingsTask):
     """Learns embeddings from pairs of texts, for models of `EmbeddingsTask`.
 
-    Anchors are trained to be closer to their positive than to the other texts
-    of all rows in a step (`in_batch_losses`). If pairs have scores, the cosine
-    of a pair's vectors is trained to equal its score. If the dev file has no
-    scores, all its positives and negatives are ranked for each anchor.
+    An anchor is trained to be closer to its positive than to the other texts of
+    all rows in a step (`in_batch_losses`). If pairs have scores, the cosine of
+    a pair's vectors is trained to equal the score. On dev without scores, each
+    anchor ranks all positives and negatives.
     """
 
     def _is_scored(self, kind: str) -> bool:
@@ -238,10 +238,10 @@ def in_batch_losses(
 ) -> tf.Tensor:
     """Returns the cross entropy of each anchor's choice among all candidates.
 
-    A row's candidates are the positives and negatives of all rows. Besides its
-    own positive, a row has no candidates that equal its anchor, or are together
-    with it in a pair of anchor and positive. Rows (a, p) and (b, q) both choose
-    among p and q; rows (a, p) and (a, q) have one candidate each.
+    A row's candidates are its own positive, and the positives and negatives of
+    all rows. Left out are texts that equal the row's anchor, or that form a
+    pair of anchor and positive with it in any row. Rows (a, p) and (b, q) both
+    choose among p and q; rows (a, p) and (a, q) have one candidate each.
 
     Args:
       embeddings: <float32>[B, C, H] of anchor, positive and maybe negative.
@@ -278,12 +278,11 @@ def score_retrieval(
     """Returns the nDCG and the mean reciprocal rank of the first 10 texts.
 
     Each distinct anchor searches all distinct positives and negatives for its
-    own positives. The anchor's text is left out unless it is also a positive.
-    One relevant text at rank 2 gives nDCG 0.63 and reciprocal rank 0.5.
+    own positives. The anchor's text is left out unless it is one of these. One
+    relevant text at rank 2 gives nDCG 0.63 and reciprocal rank 0.5.
 
-    Args:
-      groups: Anchor, positive and maybe negative of each example.
-      units: <float32>[N, C, H], the texts' embeddings, with an L2 norm of 1.
+    `units` <float32>[N, C, H] are the embeddings of `groups` of anchor,
+    positive and maybe negative, with an L2 norm of 1.
     """
     _, places, ids = np.unique(
         np.array(groups, object), return_index=True, return_inverse=True

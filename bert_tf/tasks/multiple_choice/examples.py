@@ -16,6 +16,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import tables
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import read_text
+from bert_tf.tasks.classification.labels import require_line
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import OfficialFiles
 from bert_tf.tasks.task_files import SplitKey
@@ -30,14 +31,11 @@ _ORDER_SALT = 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MultipleChoiceExample:
-    """A context with choices.
+    """A context, or None, with two or more choices that continue or answer it.
 
-    Attributes:
-      guid: The example's file and line, as "val.csv:12".
-      context: The text that the choices continue or answer, or None.
-      choices: Two or more choices.
-      names: The name of each choice, which is its column or its index.
-      label: The index of the correct choice, or None if it is unknown.
+    `guid` is the example's file and line, such as "val.csv:12". The name of a
+    choice is its column or its index. `label` is the index of the correct
+    choice, or None if it is unknown.
     """
 
     guid: str
@@ -133,10 +131,8 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
 def parse_row(row: Any, columns: Columns) -> MultipleChoiceExample:
     """Converts a mapping to an example.
 
-    Args:
-      row: A mapping of columns to texts, or of "context" to a text and
-        "choices" to a list of texts; other keys are ignored.
-      columns: The columns of the training data.
+    The keys are the `columns` of the training data, or "context" with a text
+    and "choices" with a list of texts; other keys are ignored.
 
     Raises:
       UserError: If `row` has another form, or a text is empty or missing.
@@ -237,7 +233,7 @@ def _read_label(
 def _reorder(
     examples: Sequence[MultipleChoiceExample], lines: Sequence[int]
 ) -> list[MultipleChoiceExample]:
-    """Shuffles the choices of each example; the example's line is the seed."""
+    """Shuffles the choices of each example, with its line as the seed."""
     # stateless_random imports TensorFlow, so import it only to shuffle.
     from bert_tf import stateless_random
 
@@ -284,11 +280,10 @@ class MultipleChoiceFiles(TaskFiles):
     def read(self, split: str) -> list[MultipleChoiceExample]:
         """Reads examples with their correct choices.
 
-        If the correct choice is always in the same column, the choices of each
-        row are shuffled, depending only on the row's line number. Without this,
-        a model that scores all choices equally could seem perfect, as the first
-        choice wins ties. A model scores choices separately, so their order does
-        not matter.
+        If the same column is correct in all rows, the choices of each row are
+        shuffled by its line number. Otherwise a model that scores all choices
+        equally would seem perfect, because the first choice wins ties. Choices
+        are scored separately, so their order does not matter.
 
         Raises:
           UserError: If the file is not a valid table or lacks a column. If a
@@ -300,6 +295,8 @@ class MultipleChoiceFiles(TaskFiles):
         table = self.read_table(path)
         flags = {} if self.name in OFFICIAL else columns.flags
         table.require(columns.texts, flags)
+        for name in columns.choices:
+            require_line(f"{path}, line 1", name)
         is_read = columns.label in table.repeated or not may_lack_labels
         if columns.label and is_read:
             table.require([columns.label], flags)
@@ -328,7 +325,7 @@ class MultipleChoiceFiles(TaskFiles):
         return _reorder(examples, lines) if columns.right else examples
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
-        # `read` may shuffle choices, so sort them: equal rows need equal keys.
+        # `read` may shuffle choices; sorted, equal rows have equal keys.
         return [
             SplitKey(x.context or tuple(sorted(x.choices))) for x in examples
         ]

@@ -64,9 +64,9 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
     ) -> GroupedRows:
         """Packs the context with each of its choices; logs truncated choices.
 
-        Section 4.4 of the paper: [CLS] context [SEP] choice [SEP]; without a
-        context [CLS] choice [SEP]. A context and its choice are truncated like
-        a pair of texts. Either all examples must have labels, or none.
+        A row is [CLS] context [SEP] choice [SEP] (section 4.4 of the paper), or
+        [CLS] choice [SEP] without a context. A context and its choice are
+        truncated like a pair of texts. All examples have labels, or none.
         """
         texts_a, texts_b = [], []
         for context, choices in ((x.context, x.choices) for x in examples):
@@ -126,9 +126,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         return [row[:count] for row, count in zip(probs, counts, strict=True)]
 
     def decode(
-        self,
-        outputs: TensorMap,
-        is_there: tf.Tensor | None = None,
+        self, outputs: TensorMap, is_there: tf.Tensor | None = None
     ) -> dict[str, tf.Tensor]:
         """Returns `index` <int32>[B] and `probabilities` <float>[B, C].
 
@@ -154,7 +152,8 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
     ) -> dict[str, Any]:
         """Returns the most probable choice and all choices' probabilities.
 
-        Choices have the indices and the order of the file, before any shuffle.
+        Indices and order of the choices are as in the file, before `read`
+        shuffled them.
         """
         values, best = prediction.tolist(), int(np.argmax(prediction))
         indices = self._indices(example)
@@ -239,9 +238,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
 
 
 def _mask_missing(
-    outputs: TensorMap,
-    batch: TensorMap,
-    masked: float,
+    outputs: TensorMap, batch: TensorMap, masked: float
 ) -> tf.Tensor:
     """Returns the logits <float32>[B, C], `masked` for missing choices."""
     is_choice = batch[INPUT_MASK.name][:, :, 0] > 0  # [B, C]: mask of [CLS].

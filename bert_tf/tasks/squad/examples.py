@@ -23,7 +23,7 @@ from bert_tf.tasks.task_files import TaskFiles
 # Matches a word, as run_squad.py:232-235 of the original separates words.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 # Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
-# spaces. A "word" in these scripts is a passage if it has over _LONGEST_NAME
+# spaces, so a "word" may be a whole passage: if it has over _LONGEST_NAME
 # characters, or if the share of these scripts in the paragraph reaches
 # _UNSPACED_SHARE (at most 5% in SQuAD). Otherwise, the word is a name.
 _WITHOUT_SPACES = re.compile(
@@ -34,7 +34,7 @@ _LONGEST_NAME = 20
 _UNSPACED_SHARE = 0.2
 # Column names of tables to predict, and keys of rows that are mappings.
 QUESTION, CONTEXT, ID = "question", "context", "id"
-# Maximum number of left-out questions whose ids are logged by default.
+# Ids to log by default of the questions that are left out, at most.
 MAX_IDS = 5
 
 
@@ -178,10 +178,10 @@ def build_examples(
 ) -> tuple[SquadExample, ...]:
     """Converts each question to an example.
 
-    Training leaves out questions if the paragraph lacks the answer at its
-    offset, and logs at most `max_ids` of their ids (if None, all ids). Only
-    training reads the answers' offsets. Answers are unknown if all lists of
-    answers are empty and no question has "is_impossible".
+    In training, questions are left out if the paragraph does not have the
+    answer at its offset, and `max_ids` of their ids (if None, all) are logged.
+    Otherwise, the offsets are not read. If all lists of answers are empty and
+    no question has "is_impossible", all answers are unknown.
 
     Source: read_squad_examples (run_squad.py:227-306 of the original).
 
@@ -211,9 +211,7 @@ def build_examples(
             if is_training:
                 num_several += len(question.get("answers") or ()) > 1
                 answer = _read_answer(question, version_2_with_negative, source)
-                example = _add_answer(
-                    example, answer, len(paragraph["context"])
-                )
+                example = _add_answer(example, answer)
             if example is None:
                 unmatched.append(question["id"])
             else:
@@ -299,7 +297,7 @@ def _read_answer(
 
 
 def _add_answer(
-    example: SquadExample, answer: tuple[str, int] | None, context_length: int
+    example: SquadExample, answer: tuple[str, int] | None
 ) -> SquadExample | None:
     """Returns the example with its answer; None if the paragraph lacks it."""
     if answer is None:
@@ -315,7 +313,7 @@ def _add_answer(
     # If an answer begins or ends at white space, use the word before the space.
     start = bisect.bisect(example.doc_token_starts, offset) - 1
     end = bisect.bisect(example.doc_token_starts, last) - 1
-    if not text.strip() or start < 0 or last >= context_length:
+    if not text.strip() or start < 0 or last >= len(example.context):
         return None
     # Search inside the words: the word "(1895-1943)." contains the answer 1895.
     # Words may contain U+00A0, so normalize spaces.
@@ -344,10 +342,8 @@ def _find_nearest(context: str, text: str, offset: int) -> int | None:
 def add_answer(example: SquadExample, label: Any) -> SquadExample:
     """Returns an example with its answer, to train on.
 
-    Args:
-      example: The question and its paragraph.
-      label: The answer's text and the offset of its first character in the
-        paragraph; the text is empty if there is no answer.
+    The label is the answer's text and the offset of its first character in the
+    paragraph; the text is empty if there is no answer.
 
     Raises:
       UserError: If the label is malformed, or the paragraph lacks the answer.
@@ -359,10 +355,7 @@ def add_answer(example: SquadExample, label: Any) -> SquadExample:
             "Expected the answer's text and the offset of its first "
             f"character. Received: {label!r:.80}."
         )
-    if not text:
-        return _add_answer(example, None, 0)
-    end = example.doc_token_starts[-1] + len(example.doc_tokens[-1])
-    labeled = _add_answer(example, (text, int(offset)), end)
+    labeled = _add_answer(example, (text, int(offset)) if text else None)
     if labeled is None:
         raise UserError(
             "Expected an answer that is in the paragraph at its offset. "
@@ -400,9 +393,7 @@ class SquadFiles(TaskFiles):
     verbose_logging: bool = False
 
     def read(self, split: str) -> tuple[SquadExample, ...]:
-        """Reads a SQuAD file; see `build_examples`.
-
-        Logs a warning if a dev or test set cannot be scored.
+        """Reads a SQuAD file; warns if a dev or test set cannot be scored.
 
         Raises:
           UserError: If the file is invalid or has nothing to train on, or if an
@@ -446,16 +437,14 @@ class SquadFiles(TaskFiles):
     def read_inputs(self, path: str) -> Iterator[SquadExample]:
         """Yields the questions of a file to predict; answers are not read.
 
-        Args:
-          path: A SQuAD file (.json, .json.gz), or a table, which is read by
-            rows (.csv, .tsv, .jsonl, or .json with a list or one object per
-            line). A table has the columns "question", "context" and optionally
-            "id"; rows without an id are named by file and line.
+        The file is a SQuAD file (.json, .json.gz) or a table (.csv, .tsv,
+        .jsonl, or .json with a list or one object per line). A table has the
+        columns "question", "context" and optionally "id"; rows without an id
+        are named by file and line.
 
         Raises:
-          UserError: If the file is no SQuAD file and no table, or if a text in
-            a table is empty. SQuAD files may have empty texts, as in the
-            original.
+          UserError: If the file is neither, or if a text in a table is empty.
+            SQuAD files may have empty texts, as in the original.
         """
         table = self.read_table(path)
         if table is None:

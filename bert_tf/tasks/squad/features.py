@@ -24,11 +24,11 @@ from bert_tf.text.tokenizer import BertTokenizer
 
 START_POSITIONS = "start_positions"
 END_POSITIONS = "end_positions"
-# A token includes the invisible characters that follow, such as U+200B between
-# Thai words. They are cut, so that no answer ends with them.
+# A token includes the invisible characters after it, such as U+200B between
+# Thai words. These are cut, so that no answer ends with them.
 _INVISIBLE = "[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 TRAILING = f"([^{_INVISIBLE[1:]}){_INVISIBLE}+$"
-# Number of examples per call of the tokenizer, which is slow for single texts.
+# Examples per call of the tokenizer, which is slow for single texts.
 _EXAMPLES_AT_ONCE = 2048
 # One [CLS], one [SEP] after the question and one [SEP] after the paragraph.
 _NUM_SPECIAL_TOKENS = 3
@@ -49,7 +49,6 @@ class InputFeatures:
       start_position: The answer's first token, as a position in `input_ids`; 0
         ([CLS]) if the window lacks the answer; None outside training.
       end_position: The last token's position; 0 or None like `start_position`.
-      is_impossible: True if the example's paragraph does not have the answer.
       offsets: The start and end of each paragraph token in the paragraph, in
         characters, <int32>[tokens, 2], without trailing invisible characters;
         None in training.
@@ -63,7 +62,6 @@ class InputFeatures:
     is_query_truncated: bool
     start_position: int | None = None
     end_position: int | None = None
-    is_impossible: bool = False
     offsets: np.ndarray | None = None
 
 
@@ -75,22 +73,14 @@ def convert_examples_to_features(
     max_query_length: int = 64,
     is_training: bool = False,
 ) -> Iterator[InputFeatures]:
-    """Yields the windows of each example.
+    """Yields the windows of each example; `SquadTask` describes the lengths.
 
     A paragraph that does not fit is cut into windows that start `doc_stride`
-    tokens apart. A paragraph without tokens has no window.
+    tokens apart. A paragraph without tokens has no window. `examples` may be
+    any number: only a few thousand are in memory. In training, they have
+    answers.
 
     Source: run_squad.py:309-547 of the original.
-
-    Args:
-      examples: Any number of examples; at most a few thousand are in memory.
-      tokenizer: The tokenizer.
-      max_seq_length: The maximum number of tokens in a window, special tokens
-        included.
-      doc_stride: The distance between the starts of consecutive windows.
-      max_query_length: The maximum number of tokens in a question; longer
-        questions are truncated.
-      is_training: Whether the examples have answers.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for the paragraph.
@@ -107,20 +97,17 @@ def convert_examples_to_features(
     cls, sep = [vocabulary.cls_id], [vocabulary.sep_id]
     numbered = enumerate(examples)
     while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
-        tokens = _Tokens(
-            tokenizer,
-            (
-                text
-                for _, one in chunk
-                for text in (
-                    one.question_text,
-                    one.orig_answer_text or "",
-                    *one.doc_tokens,
-                )
-            ),
-            not is_training
-            or any(one.answer_start is not None for _, one in chunk),
+        texts = (
+            text
+            for _, x in chunk
+            for text in (
+                x.question_text,
+                x.orig_answer_text or "",
+                *x.doc_tokens,
+            )
         )
+        has_unspaced = any(x.answer_start is not None for _, x in chunk)
+        tokens = _Tokens(tokenizer, texts, has_unspaced or not is_training)
         words = document = None
         for index, example in chunk:
             # Convert a paragraph only once, even if several questions share it.
@@ -154,7 +141,6 @@ def convert_examples_to_features(
                     best_spans[span] == number,
                     is_truncated,
                     *position,
-                    example.is_impossible,
                     None if is_training else document.offsets[span],
                 )
 
@@ -214,7 +200,8 @@ class _Document:
     Attributes:
       ids: <int32>[n].
       word_indices: The index of each token's word, <int32>[n].
-      first_tokens: <int>[words + 1], each word's first token; the last is n.
+      first_tokens: <int>[words + 1], the index of each word's first token; the
+        last entry is n.
     """
 
     def __init__(self, example: SquadExample, tokens: _Tokens) -> None:
@@ -254,9 +241,9 @@ class _Document:
         return spans
 
     def find(self, example: SquadExample, answer: np.ndarray) -> range:
-        """Returns the token range of the answer.
+        """Returns the range of the answer's tokens.
 
-        Searches for the answer's tokens within words, because a word such as
+        Searches for these tokens within words, because a word such as
         "(1895-1943)" may contain more than the answer 1895. In unspaced text,
         the range has all tokens that overlap the answer.
         """
@@ -286,14 +273,14 @@ def _find_max_context(
 
     A token's score in a window is its distance from the nearer end, plus 0.01
     times the window's length. On a tie the first window wins. If the windows
-    have tokens 0-3 and 2-5, token 2 scores 1.04 in the first window and 0.04 in
-    the second; token 3 scores 0.04 and 1.04.
+    have tokens 0-3 and 2-5, token 2 scores 1.04 and 0.04 in them, token 3
+    scores 0.04 and 1.04.
 
     Source: _check_is_max_context (run_squad.py:513-547 of the original).
     """
     best = np.zeros([num_tokens], np.int64)
     best_scores = np.full([num_tokens], -1.0)
-    # Loop over windows: an array [windows, tokens] would not fit in memory.
+    # Loop over windows, as an array [windows, tokens] would not fit in memory.
     for number, (start, length) in enumerate(spans):
         shown = slice(start, start + length)
         left = np.arange(length)
@@ -317,9 +304,8 @@ def _place(
 class SquadFeatures(PackedRows):
     """Packed windows; the first segment is [CLS] question [SEP].
 
-    Attributes:
-      windows: The windows of examples to predict; empty for training, where
-        `targets` has the answer's first and last token in each window.
+    For prediction, `windows` has the windows. For training it is empty, and
+    `targets` has the answer's first and last token in each window.
     """
 
     windows: Sequence[InputFeatures]
@@ -343,10 +329,8 @@ def pack_windows(
             kept.append(window)
     targets = {}
     if is_training:
-        positions = np.array(positions, np.int32).reshape([-1, 2])
-        targets = dict(
-            zip((START_POSITIONS, END_POSITIONS), positions.T, strict=True)
-        )
+        starts, ends = np.array(positions, np.int32).reshape([-1, 2]).T
+        targets = {START_POSITIONS: starts, END_POSITIONS: ends}
     return SquadFeatures(
         input_ids=np.concatenate([np.zeros([0], np.int32), *ids]),
         row_splits=np.cumsum([0, *map(len, ids)]),

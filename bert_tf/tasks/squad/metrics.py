@@ -27,14 +27,10 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the official scores, in percent.
 
-    Args:
-      examples: The questions with their reference answers.
-      answers: Maps all question ids to answers, "" for "no answer".
-      version_2_with_negative: Whether some questions have no answer.
-
-    Returns:
-      For SQuAD 1.1 `exact_match` and `f1`. For 2.0 `exact`, `f1` and `total`;
-      the prefix `HasAns_` or `NoAns_` marks questions with or without answer.
+    `answers` maps all question ids to answers, "" for "no answer". The scores
+    are `exact_match` and `f1` for SQuAD 1.1, and `exact`, `f1` and `total` for
+    2.0 (`version_2_with_negative`). There, the prefixes `HasAns_` and `NoAns_`
+    mark the scores of questions with and without an answer.
     """
     if not version_2_with_negative:
         exact = f1 = 0
@@ -68,16 +64,12 @@ def evaluate(
 def find_best_threshold(
     examples: Sequence[SquadExample], predictions: Sequence[SquadPrediction]
 ) -> tuple[float, float]:
-    """Finds the threshold with the best F1 on questions with known answers.
+    """Returns the best F1, in percent, and the lowest threshold reaching it.
 
-    Tries every threshold that changes an answer. For null odds of -2 and 1,
-    tries -2, 1 and the number just below -2. The official search also separates
-    questions with equal odds, although no threshold can do this, and returns 0
-    if answering no question is best.
-
-    Returns:
-      The highest F1 of any threshold of `SquadPrediction.answer`, in percent,
-      and the lowest threshold with this F1.
+    Tries every threshold that changes a `SquadPrediction.answer`. For null odds
+    of -2 and 1, tries -2, 1 and the number just below -2. The official search
+    also separates questions with equal odds, although no threshold can do this,
+    and returns 0 if answering no question is best.
     """
     by_id = {prediction.qas_id: prediction for prediction in predictions}
     null_odds, if_answered, if_not = [], [], []

@@ -34,10 +34,9 @@ _SMALLEST = 1e-300  # Replaces a probability of 0, which has no logarithm.
 
 @dataclasses.dataclass(frozen=True)
 class NbestPrediction:
-    """One of the n best answers of a question.
+    """One of the n best answers of a question; "" for "no answer".
 
     Attributes:
-      text: The answer; "" for "no answer".
       probability: The answer's probability among the n best of its question.
       start_logit: The logit of the start; None in an ensemble.
       end_logit: The logit of the end; None in an ensemble.
@@ -90,10 +89,10 @@ class SquadPrediction:
 def find_text(
     example: SquadExample, window: InputFeatures, start: int, end: int
 ) -> tuple[str, int, int]:
-    """Returns the text and place of a span, from the tokenizer's offsets.
+    """Returns a span's text and its start and end in the paragraph.
 
-    The span has the tokens from `start` to `end`. Returns `context[start:end]`,
-    and `start` and `end` in characters.
+    The arguments `start` and `end` are the positions of the span's first and
+    last token in the window, the returned ones are in characters.
     """
     start = int(window.offsets[start - window.doc_offset, 0])
     end = int(window.offsets[end - window.doc_offset, 1])
@@ -103,14 +102,14 @@ def find_text(
 class OriginalTexts:
     """Finds the text of a span as the original does, by aligning words.
 
-    In a script without spaces a word may be a whole paragraph, so spans that
-    start or end in such a word have the text of `find_text` instead.
+    In a script without spaces, a word may be a whole paragraph. If a span
+    starts or ends in such a word, its text is from `find_text` instead.
     """
 
     def __init__(self, tokenizer: BertTokenizer, words: Iterable[str]) -> None:
         self._tokens = tokenizer.vocabulary.tokens
         # The original normalizes each span. To save time, normalize each word
-        # once: texts are equal, because neighboring words have no influence.
+        # once: the text is the same, as words do not depend on their neighbors.
         unique = list(dict.fromkeys(words))
         normalized = tokenizer.split_words(unique).to_list()
         self._normalized = {
@@ -153,11 +152,12 @@ class OriginalTexts:
 
 
 def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
-    """Finds a prediction in the raw words; counts characters without spaces.
+    """Finds a prediction in the raw words of its span.
 
-    The prediction "steve smith" in "Steve Smith's" becomes "Steve Smith". The
-    normalized words are aligned with the raw words, ignoring spaces. If the
-    lengths differ or the prediction is not found, all raw words are the answer.
+    Returns the indices of its first and last character, not counting spaces.
+    The prediction "steve smith" in "Steve Smith's" is "Steve Smith": 0 and 9.
+    If the lengths of raw and normalized words differ, or the prediction is not
+    found, all raw words are the answer.
 
     Source: get_final_text (run_squad.py:927-1020 of the original).
 
@@ -165,9 +165,6 @@ def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
       pred_text: The span's tokens, joined to words.
       tok_text: The span's words, normalized and split at punctuation.
       num_chars: The number of characters of the span's raw words.
-
-    Returns:
-      The indices of the first and the last character in the raw words.
     """
     start = tok_text.find(pred_text)
     num_tok_chars = len(tok_text) - tok_text.count(" ")
@@ -192,16 +189,14 @@ def predict_answers(
     Source: write_predictions (run_squad.py:741-924 of the original).
 
     `logits` has a pair of arrays <float>[T] for each window, the logits of
-    starts and of ends; T is at least the window's number of tokens.
-
-    `n_best_size` is the number of starts and ends tried in each window, and of
-    answers kept; `max_answer_length` is in tokens. Without `original_texts`,
-    answers have the texts of `find_text`.
+    starts and of ends; T is at least the window's number of tokens. `SquadTask`
+    describes the other arguments. Without `original_texts`, answers have the
+    texts of `find_text`.
     """
-    windows_of: dict[int, list[_Window]] = {}
-    for feature, pair in zip(features, logits, strict=True):
-        windows = windows_of.setdefault(feature.example_index, [])
-        windows.append(_Window(feature, *pair))
+    windows_of: dict[int, list[tuple]] = {}
+    for window, pair in zip(features, logits, strict=True):
+        windows = windows_of.setdefault(window.example_index, [])
+        windows.append((window, *pair))
     numbered = enumerate(examples)
     while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
         find = find_text
@@ -215,7 +210,7 @@ def predict_answers(
             )
             null = None
             if version_2_with_negative:
-                # The lowest score of all windows; without windows 0.
+                # "No answer" has its lowest score in any window; 0 if none.
                 pairs = [(float(x[0]), float(y[0])) for _, x, y in windows]
                 lowest = min(pairs, key=sum, default=(0.0, 0.0))
                 null = _Candidate(None, 0, 0, *lowest)
@@ -224,14 +219,6 @@ def predict_answers(
             candidates.sort(key=lambda one: one.score, reverse=True)
             nbest = _keep_best(candidates, null, example, find, n_best_size)
             yield _to_prediction(example.qas_id, nbest, null)
-
-
-class _Window(NamedTuple):
-    """A window with the model's logits."""
-
-    feature: InputFeatures
-    start_logits: np.ndarray
-    end_logits: np.ndarray
 
 
 class _Candidate(NamedTuple):
@@ -249,14 +236,15 @@ class _Candidate(NamedTuple):
 
 
 def _find_candidates(
-    windows: Sequence[_Window],
+    windows: Sequence[tuple[InputFeatures, np.ndarray, np.ndarray]],
     n_best_size: int,
     max_answer_length: int,
 ) -> list[_Candidate]:
     """Pairs the best starts of each window with its best ends.
 
-    With a `max_answer_length` of 3, start 5 is paired with ends 5, 6 and 7. A
-    start is skipped if another window has more context for it.
+    A window comes with its logits of starts and ends. With a
+    `max_answer_length` of 3, start 5 is paired with ends 5, 6 and 7. A start is
+    skipped if another window has more context for it.
     """
     candidates = []
     for window, *logits in windows:
@@ -270,11 +258,8 @@ def _find_candidates(
             for x in (start_logits, end_logits)
         )
         ends = ends[(ends >= offset) & (ends < stop)]
-        for start in starts:
-            if not offset <= start < stop:
-                continue
-            if not window.is_max_context[start - offset]:
-                continue
+        starts = starts[(starts >= offset) & (starts < stop)]
+        for start in starts[window.is_max_context[starts - offset]]:
             fitting = (ends >= start) & (ends < start + max_answer_length)
             for end in ends[fitting]:
                 scores = float(start_logits[start]), float(end_logits[end])
@@ -339,7 +324,7 @@ def write_predictions(
     null_score_diff_threshold: float = 0.0,
     prefix: str = "",
 ) -> None:
-    """Writes the original's prediction files, replacing older ones.
+    """Writes the original's prediction files.
 
     predictions.json has the answers, nbest_predictions.json the n best answers
     with probabilities, and null_odds.json the null odds of SQuAD 2.0.
@@ -370,13 +355,10 @@ def write_predictions(
 
 
 def read_nbest(path: str) -> dict[str, dict[str, float]]:
-    """Reads an nbest_predictions.json.
-
-    Returns:
-      Maps each question id to its answers, and each answer to its probability.
+    """Returns the probability of each answer of each question id, from a file.
 
     Raises:
-      UserError: If the file is invalid.
+      UserError: If the file is not a valid nbest_predictions.json.
     """
     values = text_files.read_json(path)
     if not isinstance(values, dict):
@@ -395,12 +377,10 @@ def combine(
 ) -> list[SquadPrediction]:
     """Combines systems by the mean probability of each answer.
 
-    A system gives probability 0 to answers that are not among its n best. Null
-    odds are computed from the mean probabilities, so a single system keeps its
-    null odds. The paper does not specify how it combined seven systems.
-
-    Returns:
-      The predictions in the order of the first file.
+    The predictions are in the order of the first file. Answers that are not
+    among a system's n best have probability 0 there. Null odds are computed
+    from the mean probabilities, so a single system keeps its null odds. The
+    paper does not specify how it combined seven systems.
 
     Raises:
       UserError: If the files have different questions, or lack the empty

@@ -43,8 +43,8 @@ class SquadTask(SquadFiles, task.Task):
         answers kept.
       max_answer_length: The maximum number of tokens in an answer.
       null_score_diff_threshold: "No answer" is predicted if its score minus the
-        best answer's score exceeds this threshold. None means that no threshold
-        is chosen yet; then 0 is used, as in the original.
+        best answer's score exceeds this. If None, no threshold is chosen yet,
+        and 0 is used, as in the original.
       mask_padding: Whether padding is masked in training and prediction, so
         that results do not depend on the length of a batch. In the original,
         padding takes part in the softmax and may be among the n best starts and
@@ -104,21 +104,18 @@ class SquadTask(SquadFiles, task.Task):
         The target is [CLS] in a window without the answer. Source:
         run_squad.py:630-660 of the original.
         """
-        losses = []
-        for logits_name, positions_name in (
-            (START_LOGITS, squad_features.START_POSITIONS),
-            (END_LOGITS, squad_features.END_POSITIONS),
-        ):
-            logits = outputs[logits_name]
+
+        def losses(logits, positions):
             if self.mask_padding:
                 is_token = tf.cast(batch[INPUT_MASK.name], tf.bool)
                 logits = tf.where(is_token, logits, tf.float32.min)
-            losses.append(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(
-                    batch[positions_name], logits
-                )
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(
+                batch[positions], logits
             )
-        return (losses[0] + losses[1]) / 2.0
+
+        starts = losses(outputs[START_LOGITS], squad_features.START_POSITIONS)
+        ends = losses(outputs[END_LOGITS], squad_features.END_POSITIONS)
+        return (starts + ends) / 2.0
 
     def soft_targets(
         self, outputs: TensorMap, batch: TensorMap
@@ -181,10 +178,10 @@ class SquadTask(SquadFiles, task.Task):
     ) -> dict[str, Any]:
         """Returns the answer and its offsets, as JSON values.
 
-        `answer` is `context[start:end]`. Without an answer, `answer` is "", and
-        `start` and `end` are null. Among the n best answers, `score` is the
-        probability of `answer`, and `no_answer_score` is the probability of "no
-        answer" (null in SQuAD 1.1).
+        `answer` is `context[start:end]`. Without an answer, it is "", and
+        `start` and `end` are null. `score` is the probability of `answer` among
+        the n best answers; `no_answer_score` is the probability of "no answer"
+        (null in SQuAD 1.1).
         """
         answer = prediction.answer(self._threshold)
         entries = {entry.text: entry for entry in prediction.nbest}
@@ -209,7 +206,7 @@ class SquadTask(SquadFiles, task.Task):
         examples: Sequence[SquadExample],
         predictions: Sequence[SquadPrediction],
     ) -> dict[str, float]:
-        """Returns the official scores, in percent; see `squad_metrics`."""
+        """Returns the official scores, in percent; see `evaluate`."""
         answers = {
             one.qas_id: one.answer(self._threshold) for one in predictions
         }
@@ -259,8 +256,8 @@ class SquadTask(SquadFiles, task.Task):
     ) -> None:
         """Writes predictions.json and the original's other files.
 
-        The first predicted split has the original's file names, as the original
-        predicts only one. File names of further splits begin with the split.
+        The original predicts only one split, so the files of the first split
+        have its names. File names of further splits begin with the split.
         """
         del examples  # The predictions have their questions' ids.
         if self.version_2_with_negative:

@@ -27,8 +27,9 @@ def convert_to_squad(
 ) -> dict[str, Any]:
     """Converts each document of a question to a paragraph with the question.
 
-    Logs how many documents are left out because they have no answer or are not
-    in the folder.
+    `input_file` has the format of the official wikipedia-train.json, and
+    `evidence_dir`, evidence/wikipedia, has the documents. Logs how many of them
+    are left out because they have no answer or are not in the folder.
 
     The paragraph is the unchanged beginning of the document, up to and
     including its `max_tokens`-th word or mark. The answer is the first
@@ -37,11 +38,6 @@ def convert_to_squad(
     so no answer begins or ends within a word.
 
     As in the official conversion, the ids are "<QuestionId>--<Filename>".
-
-    Args:
-      input_file: A file in the format of the official wikipedia-train.json.
-      evidence_dir: The folder of the documents, evidence/wikipedia.
-      max_tokens: The number of tokens taken from a document.
 
     Raises:
       UserError: If the file is invalid, or no document has an answer.

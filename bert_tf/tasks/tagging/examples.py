@@ -63,11 +63,9 @@ _ENDINGS = (".txt", ".conll", ".tsv", ".bio", ".iob")
 
 @dataclasses.dataclass(frozen=True)
 class TaggingExample:
-    """A sentence.
+    """A sentence: its words as in the file, and their tags in IOB2 or None.
 
     Attributes:
-      words: The words, as they are in the file.
-      tags: The words' tags in IOB2, or None.
       document: The document's index, equal for its consecutive sentences;
         `ALONE` if the sentence is a document by itself.
       line: The line number of the first word, from 1; 0 if there is no file.
@@ -83,7 +81,7 @@ class TaggingExample:
 
 
 class _Row(NamedTuple):
-    """The columns of a line; none for an empty or -DOCSTART- line."""
+    """The fields of a line; no fields for an empty or -DOCSTART- line."""
 
     line: int
     fields: list[str]
@@ -91,7 +89,7 @@ class _Row(NamedTuple):
 
 
 def _find(values: Mapping[str, Any], names, column: int | str | None) -> Any:
-    """Returns the value in the named column; without a name, in `names`."""
+    """Returns the value of `column` if it is a name, else of one of `names`."""
     names = (column,) if isinstance(column, str) else names
     return next((values[x] for x in names if values.get(x) is not None), None)
 
@@ -187,8 +185,8 @@ def _find_columns(
 def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
     """Returns the labels of examples: O, then B- and I- of each type.
 
-    Each type has a B- and an I- label, even if only one of them occurs. Types
-    are sorted by name, so the list depends only on the set of types.
+    Each type has both labels, even if only one occurs. Types are sorted by
+    name, so the list depends only on the set of types.
 
     Raises:
       UserError: If there is no entity.
@@ -206,10 +204,8 @@ def collect_labels(examples: Iterable[TaggingExample]) -> list[str]:
 def parse_row(row: Any, column: str | None = None) -> TaggingExample:
     """Converts a Python value to an example.
 
-    Args:
-      row: A raw text, a list of words, or a mapping that has a raw text or a
-        list of words under "text", "words" or "tokens".
-      column: The key to read in a mapping; if None, the key is detected.
+    The value is a raw text, a list of words, or a mapping that has one of these
+    under `column`, by default under "text", "words" or "tokens".
 
     Raises:
       UserError: If `row` has none of these forms.
@@ -225,7 +221,7 @@ def parse_row(row: Any, column: str | None = None) -> TaggingExample:
                 f"Received: {value[:80]!r}."
             )
     if isinstance(value, str):
-        # bert_tf.text.words imports TensorFlow: import it only for raw texts.
+        # `words_lib` imports TensorFlow, so import it for raw texts only.
         from bert_tf.text import words as words_lib
 
         words = words_lib.split_words(value)
@@ -282,7 +278,7 @@ class TaggingFiles(TaskFiles):
         value begins a sentence and an empty value continues it.
       comment_prefix: Lines with this prefix before a sentence are skipped. If
         None, lines with "#" are skipped, but only if they begin like "# id" or
-        have more or fewer columns than other lines.
+        have another number of columns than other lines.
       tag_names: The names of the tags, if the file has their indices instead.
       context: The largest unit that a window spans, "document" or "sentence".
     """
@@ -306,13 +302,13 @@ class TaggingFiles(TaskFiles):
     def read(self, split: str) -> tuple[TaggingExample, ...]:
         """Reads words and tags, and logs how many tags are converted to IOB2.
 
-        Columns are separated by commas in .csv files. Other files separate
-        columns by tabs if the first line with a word has a tab, else by spaces.
-        In a .jsonl, .json or .parquet file, a row is a sentence. Such a row has
-        a list "words" or "tokens" and a list "tags", "ner_tags" or "labels", or
-        lists in the columns that the task names. Alternatively, a row has a
-        "text" and a list of [start, end, label] under "label" or "labels".
-        Test files may lack tags.
+        Columns are separated by commas in .csv files. In other files, they are
+        separated by tabs if the first line of a word has a tab, else by spaces.
+
+        In a .jsonl, .json or .parquet file, a row is a sentence. It has a list
+        "words" or "tokens" and a list "tags", "ner_tags" or "labels", or lists
+        in the columns that the task names. Or it has a "text" and a list of
+        [start, end, label] under "label" or "labels". Test files may lack tags.
 
         Raises:
           UserError: If there is no word, if the number of columns varies, if a
@@ -496,7 +492,7 @@ class TaggingFiles(TaskFiles):
         ]
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
-        # Give a document's sentences one SplitKey, so they stay in one split.
+        # Sentences of a document have one key, so they stay in one split.
         first: dict[int, tuple[str, ...]] = {}
         for x in examples if self.context == "document" else ():
             first.setdefault(x.document, x.words)
@@ -551,10 +547,9 @@ class TaggingFiles(TaskFiles):
         return ending in _TABLES
 
     def _open_texts(self, path: str) -> tuple[tables.Table, str]:
-        """Opens a table of texts or of lists of words; returns the column, too.
+        """Opens a table of texts or lists of words, and returns their column.
 
-        The column is `word_column` if it exists, else "text", "words" or
-        "tokens".
+        It is `word_column` if that exists, else "text", "words" or "tokens".
         """
         table = tables.read_table(path)
         if self.word_column in table.columns:
@@ -583,11 +578,7 @@ class TaggingFiles(TaskFiles):
 
 
 def find_file(folder: str, kind: str) -> str:
-    """Returns the only file of a split in a folder.
-
-    Raises:
-      UserError: If there is no such file, or more than one.
-    """
+    """Returns the file of a split in a folder, which must be the only one."""
     names = [_CONLL_NAMES[kind]]
     names += map("".join, itertools.product(_STEMS[kind], _ENDINGS))
     packed = (name + ending for name in names for ending in ("", ".gz"))

@@ -46,8 +46,8 @@ class TaggingFeatures(PackedRows):
         -1 if the word is in no window.
       word_positions: <int32>[W], the position of each word's first token in its
         window.
-      word_splits: <int64>[number of examples + 1]; example i has the words
-        `word_splits[i]` to `word_splits[i + 1]` - 1.
+      word_splits: <int64>[number of examples + 1], the bounds of the words of
+        each example.
     """
 
     label_ids: np.ndarray | None
@@ -58,8 +58,7 @@ class TaggingFeatures(PackedRows):
     def batch(self, indices: np.ndarray, length: int) -> dict[str, np.ndarray]:
         """Returns the inputs and, with labels, `label_ids` and `label_weights`.
 
-        `label_ids` <int32>[B, T] and `label_weights` <float32>[B, T] are 0 at
-        tokens without a label.
+        Both, <int32>[B, T] and <float32>[B, T], are 0 at tokens without label.
         """
         batch = super().batch(indices, length)
         if self.label_ids is not None:
@@ -77,7 +76,7 @@ def convert_examples_to_features(
     context: Literal["document", "sentence"] = "document",
     doc_stride: int | None = 128,
 ) -> TaggingFeatures:
-    """Tokenizes words and cuts them into windows.
+    """Tokenizes words and cuts them into windows of `max_seq_length` tokens.
 
     Logs how many words have no token or are in no window; their tag is O.
 
@@ -85,17 +84,13 @@ def convert_examples_to_features(
     and predicted in the window where it has the most context, by the rule of
     _check_is_max_context (run_squad.py:513-547 of the original).
 
-    Args:
-      examples: The sentences; sentences of one document are consecutive.
-      tokenizer: The tokenizer.
-      max_seq_length: The maximum number of tokens in a window, with [CLS] and
-        [SEP].
-      labels: The names of the labels in the order of their ids; None ignores
-        the examples' tags. Tags that are not in `labels` get no label.
-      context: With "document", a window may span several sentences.
-      doc_stride: The maximum distance between the starts of windows, in
-        tokens, at most `max_seq_length` - 2. With None, there is a single
-        window, and all later words are dropped.
+    Windows start at most `doc_stride` tokens apart, which is at most
+    `max_seq_length` - 2. If it is None, there is a single window, and all later
+    words are dropped. With the `context` "document", a window may span several
+    sentences, if they are consecutive.
+
+    Tags become indices in `labels`; other tags, and all tags if `labels` is
+    None, get no label.
 
     Raises:
       UserError: If `max_seq_length` leaves no room for a token.
@@ -168,7 +163,7 @@ def _tokenize(
 def _units(
     examples: Sequence[TaggingExample], context: Literal["document", "sentence"]
 ) -> np.ndarray:
-    """Returns each word's document or sentence, which no window exceeds."""
+    """Returns the number of each word's document, or sentence: <int>[W]."""
     documents = np.array([example.document for example in examples], np.int64)
     is_next = np.zeros(len(examples), bool)
     if context == "document":

@@ -34,9 +34,8 @@ def to_iob2(
     the tag before it has the same type: I-PER I-PER O I-PER becomes B-PER I-PER
     O B-PER.
 
-    Returns:
-      The tags, and None; or no tags, and the first invalid tag as (sentence
-      index, word index).
+    Returns the tags, and None; or no tags, and the first invalid tag as
+    (sentence index, word index).
     """
     tags = {tag for tags in sentences for tag in tags} - {OUTSIDE}
     for pattern in (_TAG, _LETTER, _NAME):

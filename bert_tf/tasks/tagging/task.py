@@ -80,8 +80,8 @@ class TaggingTask(TaggingFiles, task.Task):
     ) -> int:
         """Returns the number of windows that contain `batch_size` sentences.
 
-        So document context does not change the number of training steps. If
-        100 sentences fit into 25 windows, a batch of 32 sentences is 8 windows.
+        Otherwise, document context would change the number of training steps.
+        If 100 sentences fit into 25 windows, 32 sentences are 8 windows.
         """
         return max(1, round(batch_size * num_rows / num_examples))
 
@@ -212,10 +212,9 @@ class TaggingTask(TaggingFiles, task.Task):
     def prediction_to_json(
         self, example: TaggingExample, prediction: Prediction
     ) -> dict[str, Any]:
-        """Returns words, tags, and the words' offsets in the raw text.
+        """Returns words, tags, and each word's [start, end) in the raw text.
 
-        `offsets` has [start, end) of each word in characters, or None if the
-        example has no raw text.
+        These `offsets` are in characters, and None without raw text.
         """
         offsets = example.offsets
         return {
@@ -255,9 +254,14 @@ class TaggingTask(TaggingFiles, task.Task):
         correct tag if there is one, and the predicted tag. To score the file,
         run conlleval with -d '\t'.
         """
+        lines = []
+        for example, prediction in zip(examples, predictions, strict=True):
+            columns = (example.words, example.tags, prediction)
+            rows = zip(*(x for x in columns if x is not None), strict=True)
+            lines += [*map("\t".join, rows), ""]
         files.write_text(
             os.path.join(output_dir, f"{split}_predictions.conll"),
-            _to_columns(examples, predictions),
+            "".join(f"{line}\n" for line in lines),
         )
         if not self.is_labeled(examples):
             return
@@ -316,15 +320,3 @@ _SAVED = (
     "layer_combination",
     "lstm_size",
 )
-
-
-def _to_columns(
-    examples: Sequence[TaggingExample], predictions: Sequence[Prediction]
-) -> str:
-    lines = []
-    for example, prediction in zip(examples, predictions, strict=True):
-        columns = (example.words, example.tags, prediction)
-        rows = zip(*(x for x in columns if x is not None), strict=True)
-        lines += ["\t".join(row) for row in rows]
-        lines.append("")
-    return "".join(f"{line}\n" for line in lines)

@@ -171,6 +171,16 @@ class ReadExamplesTest(files_case.FilesCase):
         first = '{"text": "x", "label": 1}\n'
         self.assert_refused(message, "a.jsonl", first + line)
 
+    def test_labels_with_line_breaks_are_refused(self):
+        message = r"line \d+ must have its label in one line. .*'a\\nb'"
+        self.assert_refused(message, "a.csv", 'text,label\nx,"a\nb"\n')
+        several = {"problem_type": "multi_label"}
+        contents = '{"text": "x", "label": ["c", "a\\nb"]}\n'
+        self.assert_refused(message, "a.jsonl", contents, **several)
+        columns = Columns("text", labels=("a\nb", "c"))
+        contents = 'text,"a\nb",c\nx,1,0\n'
+        self.assert_refused(message, "a.csv", contents, columns, **several)
+
     def test_unknown_labels_are_refused(self):
         known = [f"l{i:02}" for i in range(12)]
         contents = "text,label\nx,l03\nx,l12\n"

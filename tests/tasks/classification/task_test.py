@@ -285,6 +285,17 @@ class ReportTest(tf.test.TestCase):
         scores = task.score(_examples("none", "none"), np.float32(values))
         self.assertEqual(scores, {"coverage": 0.5, "answer_precision": 0.0})
 
+    def test_calibration_is_about_texts_that_a_label_fits(self):
+        task = _single(reject_label="none", reject_below=0.5)
+        values = [[0.2, 0.1, 0.7], [0.6, 0.3, 0.1], [0.9, 0.1, 0.0]]
+        self.write(task, "dev", ["z", "y", "none"], values)
+        lines = self.text("calibration.txt").splitlines()
+        # The bins 0.7 (correct) and 0.6 (wrong) are off by 0.3 and 0.6.
+        title = "2 answers, calibration error 45.00%"
+        self.assertEqual(lines[0], f"{title}; 1 left out, as no label fits")
+        self.assertEqual(lines[3].split(), ["100", "60.00", "50.00"])
+        self.assertEqual(lines[-1].split(), ["10", "70.00", "100.00"])
+
     def test_confusion_matrix_counts_right_answers(self):
         values = np.eye(3)[[2, 2, 0, 1]]
         names = self.write(_single(), "dev", "xzxy", values)

@@ -193,6 +193,12 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         expected = {"text_a": "cat", "text_b": "dog", "score": 0.5}
         self.assertEqual(found, [expected])
 
+    def test_one_anchor_may_search_or_have_negatives(self):
+        rows = "anchor,positive\ncat,dog\ncat,mat\n"
+        path = self.create_tempfile("dev.csv", rows).full_path
+        self.assertLen(PairFiles(files={"dev": path}).read("dev"), 2)
+        self.assertLen(self._read("anchor,positive,negative\na,b,c\n"), 1)
+
     @parameterized.parameters(
         (
             "text,label\ncat,x\n",
@@ -200,6 +206,8 @@ class FilesTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ("anchor,positive\ncat,dog\n,mat\n", "line 3 has an empty text in"),
         ("anchor,positive\ncat,dog\nsat,dog\n", "two different positives"),
+        ("anchor,positive\ncat,dog\n", "two different positives"),
+        ("anchor,positive\ncat,dog\ncat,mat\n", "two different anchors"),
         ("anchor,positive,score\ncat,dog,0\na,b,1\n", "no column of both"),
         ("text_a,text_b,score\ncat,dog,x\n", "line 2 must have a number"),
         ("text_a,text_b,score\ncat,dog,4.5\n", "a score from -1 to 1"),

@@ -180,6 +180,11 @@ class CustomFilesTest(_FilesTestCase):
         with self.assertRaisesRegex(UserError, message):
             self._read("x.csv", f"q,a,b,c,answer\nWho?,x,y,z,0\n{row}\n")
 
+    def test_columns_with_line_breaks_are_refused(self):
+        columns = Columns(("a\nb", "c"), "q", label="answer")
+        with self.assertRaisesRegex(UserError, r"in one line. .*'a\\nb'"):
+            self._read("x.csv", 'q,"a\nb",c,answer\nWho?,x,y,0\n', columns)
+
     @parameterized.parameters(
         ('"choices": ["x"], "label": 0', "two or more texts in column"),
         ('"choices": "x", "label": 0', "two or more texts in column"),

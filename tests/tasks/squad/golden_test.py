@@ -82,7 +82,7 @@ class SquadGoldenTest(tf.test.TestCase, parameterized.TestCase):
                 ),
                 "start_position": feature.start_position,
                 "end_position": feature.end_position,
-                "is_impossible": feature.is_impossible,
+                "is_impossible": examples[feature.example_index].is_impossible,
             }
             self.assertEqual(values, one)
             spans[feature.example_index] += 1

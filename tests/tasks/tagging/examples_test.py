@@ -126,6 +126,11 @@ class ReadTest(files_case.FilesCase):
         with self.assertRaisesRegex(UserError, message):
             self._read(contents)
 
+    def test_tags_with_line_breaks_are_refused(self):
+        contents = '{"words": ["a"], "tags": ["B-X\\nY"]}\n'
+        with self.assertRaisesRegex(UserError, r"expected a tag .*'B-X\\nY'"):
+            _read(self.write("data.jsonl", contents))
+
     @parameterized.parameters(
         ((4, -1), "no column 4; its first line has 4 columns, from 0"),
         ((0, -5), "no column -5"),
