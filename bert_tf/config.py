@@ -149,6 +149,20 @@ def fields_affecting(config_cls: type, *effects: str) -> frozenset[str]:
     )
 
 
+def check_bools(**values: Any) -> None:
+    """Raises `UserError` for a value that is not a bool; None is allowed.
+
+    Without this check, Python would read every text, even "no", as True.
+    """
+    for name, value in values.items():
+        # NumPy's booleans are of the type `bool_`, in NumPy 2 of `bool`.
+        if value is not None and type(value).__name__ not in ("bool", "bool_"):
+            raise UserError(
+                f"Expected {name} to be True or False. Received: "
+                f"{name}={value!r:.80}."
+            )
+
+
 def check_pooling(pooling: str) -> None:
     """Raises `UserError` unless `pooling` is like "cls" or "cls+mean"."""
     if not set(str(pooling).split("+")) <= set(POOLINGS):

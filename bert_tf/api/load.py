@@ -12,6 +12,7 @@ from bert_tf.api import models
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.huggingface.model import LABELLED
 from bert_tf.checkpoints.load import build_model
+from bert_tf.config import check_bools
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 from bert_tf.modeling.heads import require_names
@@ -95,6 +96,7 @@ def load_model(
     default_training.check_counts(
         num_labels=num_labels, max_seq_length=max_seq_length
     )
+    check_bools(offline=offline)
     labels = require_names(labels)
     if labels and len(labels) == 1 and kind in (None, *LABELLED):
         raise UserError(
@@ -169,6 +171,7 @@ def load_tokenizer(
       >>> tokenizer.detokenize(tokenizer.tokenize(["The match"])).numpy()
       array([b'the match'], dtype=object)
     """
+    check_bools(offline=offline)
     stored = formats.read(_as_path(path), None, None, cache_dir, offline)
     return stored.build_tokenizer(preserve_special_tokens)
 

@@ -18,6 +18,7 @@ from bert_tf.api import default_training
 from bert_tf.api import raw_rows
 from bert_tf.api import save
 from bert_tf.api.raw_rows import is_text
+from bert_tf.config import check_bools
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.inference import fill_mask
@@ -132,6 +133,7 @@ class TextMethods(save.FileMethods):
         Raises:
           UserError: If a key of a dictionary is not the name of an output.
         """
+        check_bools(jit_compile=None if jit_compile == "auto" else jit_compile)
         if self.head_outputs:
             loss = default_training.losses_of_logits(loss)
         self._trained_outputs = self.head_outputs
@@ -257,6 +259,11 @@ class TextMethods(save.FileMethods):
           UserError: If a row or a label does not fit the task; the message
             names the row.
         """
+        check_bools(
+            shuffle=None if shuffle == "batch" else shuffle,
+            few_shot=few_shot,
+            calibrate=calibrate,
+        )
         steps_per_epoch = kwargs.get("steps_per_epoch")
         default_training.check_counts(
             batch_size=batch_size,
@@ -387,6 +394,7 @@ class TextMethods(save.FileMethods):
           UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is "1" or "true".
         """
         packed_weights.refuse()
+        check_bools(return_dict=kwargs.get("return_dict"))
         default_training.check_counts(batch_size=batch_size)
         x, y, sample_weight = self._read(
             x,
@@ -492,6 +500,7 @@ class TextMethods(save.FileMethods):
         The arguments are as in `fit`. A model that was not compiled gets the
         defaults of `fit`, with a constant learning rate.
         """
+        check_bools(return_dict=return_dict)
         x, y, sample_weight = self._read(x, y, sample_weight)
         if self.preprocessor is not None:
             class_weight = self.preprocessor.class_weight(class_weight, y)
@@ -507,6 +516,7 @@ class TextMethods(save.FileMethods):
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         """Scores a batch of raw rows, or any batch of `keras.Model`."""
+        check_bools(return_dict=return_dict)
         data = self._read(x, y, sample_weight)
         return super().test_on_batch(*data, return_dict)
 

@@ -19,6 +19,7 @@ from bert_tf.checkpoints import keras_model
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.config import check_bools
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
 from bert_tf.flags.export import SavedModelConfig
@@ -64,6 +65,7 @@ def save_model(
       >>> bert_tf.load_model("films").labels
       ('bad', 'good')
     """
+    check_bools(overwrite=overwrite)
     path = os.path.expanduser(directory)
     _require_own(model)
     _require_replaceable(path, overwrite)

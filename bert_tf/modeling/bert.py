@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
+from bert_tf.config import check_bools
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.modeling import attention
@@ -165,6 +166,7 @@ class _ConfiguredModel(layers.Configured, keras.Model):
     text_files = {}
 
     def __init__(self, config, fuse=False, for_inference=False, **kwargs):
+        check_bools(fuse=fuse, for_inference=for_inference)
         super().__init__(autocast=False, **kwargs)
         self.bert_config = layers.as_config(config)
         self.fuse = fuse
@@ -267,6 +269,7 @@ class BertModel(_ConfiguredModel):
         self.return_attention_probs = return_attention_probs
         self.has_pooler = has_pooler
         self.remat = remat
+        check_bools(**{name: getattr(self, name) for name in _FLAGS})
         self.embeddings = self.add_layer(Embeddings, "embeddings")
         self.encoder = self.add_layer(
             encoder.Encoder, "encoder", dropout_id=1, remat=remat
@@ -356,6 +359,7 @@ class BertWithHead(_ConfiguredModel):
     def __init__(
         self, config, fuse=False, return_encoder_outputs=None, **kwargs
     ):
+        check_bools(return_encoder_outputs=return_encoder_outputs)
         if return_encoder_outputs is None:
             return_encoder_outputs = returns_more(kwargs)
         flags = {name: kwargs.pop(name) for name in _FLAGS if name in kwargs}

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.config import HEAD_TYPES
+from bert_tf.config import check_bools
 from bert_tf.config import check_pooling
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
@@ -286,6 +287,7 @@ class BertForClassification(_LabelModel):
         normalize=False,
         **kwargs,
     ):
+        check_bools(normalize=normalize)
         if pooling is not None:
             check_pooling(pooling)
         super().__init__(config, num_labels, labels, **kwargs)
@@ -553,6 +555,7 @@ class BertForEmbeddings(bert_model.BertWithHead):
         name="bert_for_embeddings",
         **kwargs,
     ):
+        check_bools(normalize=normalize)
         check_pooling(pooling)
         super().__init__(config, name=name, **kwargs)
         self.pooling = pooling

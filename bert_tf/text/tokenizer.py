@@ -16,6 +16,7 @@ import tensorflow_text as tf_text
 
 from bert_tf.config import ASCII_LOWER
 from bert_tf.config import ORIGINAL
+from bert_tf.config import check_bools
 from bert_tf.errors import UserError
 from bert_tf.text import added_tokens
 from bert_tf.text import normalizer
@@ -92,6 +93,11 @@ class BertTokenizer(tf.Module):
         max_input_chars_per_word: int = MAX_CHARS_PER_WORD,
     ) -> None:
         super().__init__()
+        check_bools(
+            lower_case=lower_case,
+            strip_accents=strip_accents,
+            preserve_special_tokens=preserve_special_tokens,
+        )
         self.vocabulary = vocabulary
         self.lower_case = lower_case
         if strip_accents is None:
