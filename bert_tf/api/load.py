@@ -11,6 +11,7 @@ from bert_tf.api import default_training
 from bert_tf.api import models
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.huggingface.model import LABELLED
+from bert_tf.checkpoints.load import advise_new_pooler
 from bert_tf.checkpoints.load import build_model
 from bert_tf.config import check_bools
 from bert_tf.errors import UserError
@@ -144,6 +145,9 @@ def load_model(
         )
     model.attach_text(stored, values, max_seq_length)
     model.preprocessor.embedding_values = registry.describe_embeddings(stored)
+    model.preprocessor.advice = advise_new_pooler(
+        stored, model, new_parts, 'load_model(..., new_parts=["pooler"])'
+    )
     return model
 
 

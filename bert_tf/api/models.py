@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.api import default_training
 from bert_tf.api import raw_rows
@@ -290,6 +291,9 @@ class TextMethods(save.FileMethods):
             return default_training.fit_few_shot(
                 self, twin, x, y, options, others, calibrate is not False
             )
+        if getattr(self.preprocessor, "advice", ""):
+            logging.warning("%s", self.preprocessor.advice)
+            self.preprocessor.advice = ""
         if verbose not in (0, "0"):
             # Print this: nothing else appears until the slow first step ends.
             text = "Reading the rows and compiling the first step."

@@ -87,6 +87,7 @@ class Preprocessor:
         language model draw; may be set at any time.
       embedding_values: `fit(few_shot=True)` trains a model for embeddings;
         these are the contents of its task.json.
+      advice: A hint that the next `fit` logs, or "".
       has_one_hot_loss: Whether the loss reads one-hot labels <float>[N, L],
         with a single 1 in each row.
       keeps_vectors: Whether the loss reads labels <float>[N, L] unchanged. The
@@ -125,6 +126,7 @@ class Preprocessor:
             self.task_values["max_seq_length"] = int(max_seq_length)
         self.has_one_hot_loss = False
         self.embedding_values = {"kind": "embeddings"}
+        self.advice = ""
         self.keeps_vectors = False
         self.row_error: UserError | None = None
         # Cache: the model of the last `predict`, and its copy for inference.

@@ -56,6 +56,7 @@ class BertWithOutputHead(bert_model.BertWithHead):
     """
 
     head_outputs = ("logits",)
+    pooling = None
     _NAME: str
     _HEAD_SCOPE: tuple[str, ...]
 
@@ -86,9 +87,17 @@ class BertWithOutputHead(bert_model.BertWithHead):
                 stack.enter_context(keras.name_scope(scope))
             with keras.name_scope(name):
                 width = self.build_under_head()
-            reads_tokens = self.labels_tokens or len(self.head_outputs) > 1
-            self.head.build((*[None] * (1 + reads_tokens), width))
+            self.head.build((*[None] * (1 + self._reads_tokens), width))
         self.build()
+
+    @property
+    def _reads_tokens(self):
+        return self.labels_tokens or len(self.head_outputs) > 1
+
+    @property
+    def reads_pooler(self):
+        """True if the head reads the pooler's output."""
+        return not (self._reads_tokens or self.lstms or self.pooling)
 
     def _make_lstms(self, number):
         size = self.lstm_size
@@ -198,8 +207,6 @@ def _pool(model, encoded, inputs):
 
 class _LabelModel(BertWithOutputHead):
     """BERT with a logit for each label; subclasses choose the head's input."""
-
-    pooling = None
 
     def __init__(self, config, num_labels=None, labels=None, **kwargs):
         super().__init__(config, **kwargs)

@@ -514,6 +514,39 @@ class BooleanArgumentsTest(fit_case.FitCase, tf.test.TestCase):
         self.assertGreater(count, 25)
 
 
+class PoolerAdviceTest(fit_case.FitCase, tf.test.TestCase):
+    """Classifiers on models for embeddings, which train no pooler."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.path = tiny_model.write_initialized(
+            tempfile.mkdtemp(), pooling="mean"
+        )
+
+    def test_fit_advises_a_new_pooler_once(self):
+        model = self.new(compiled=fit_case.compiled())
+        with self.assertLogs("absl", "WARNING") as logs:
+            model.fit(["cat"], np.array([1]), verbose=0)
+        self.assertLen(logs.output, 1)
+        self.assertIn('new_parts=["pooler"]) makes a new', logs.output[0])
+        with self.assertNoLogs("absl", "WARNING"):
+            model.fit(["cat"], np.array([1]), verbose=0)
+
+    def test_other_heads_and_new_poolers_get_no_advice(self):
+        for kind, options in (
+            ("classification", {"new_parts": ["pooler"]}),
+            ("classification", {"head": "bilstm"}),
+            ("classification", {"pooling": "mean"}),
+            ("tagging", {"labels": ["O", "B-x"]}),
+            ("question_answering", {}),
+            ("embeddings", {}),
+        ):
+            advice = self.new(kind, **options).preprocessor.advice
+            self.assertEqual(advice, "", options)
+        self.assertIn("pooler", self.new("multiple_choice").preprocessor.advice)
+
+
 class DrawTest(tf.test.TestCase):
     def _draw(self, ids, seed=0, step=0):
         ids = np.int32(ids)
