@@ -46,8 +46,8 @@ def load_model(
       path: A model directory, a Hugging Face directory, a KerasHub preset, a
         SavedModel of TF Hub or a `.keras` file, which stays compiled if no
         other argument is given. Or the directory or prefix of a checkpoint of
-        the original or the Model Garden, with its configuration beside it. Or,
-        if no such path exists, a model to download, such as "bert-base-uncased"
+        the original or the Model Garden, with its configuration beside it. If
+        no such path exists, a model to download: "bert-base-uncased"
         (run/models.py lists such names), "hf://owner/name[@revision]",
         "kaggle://owner/model/keras/variation[/version]", or the https://
         address of a .zip or .tar.gz file.
@@ -56,7 +56,7 @@ def load_model(
         "multiple_choice" or "embeddings"; by default the stored model's kind.
       labels: Names of the labels of a new head for classification or tagging.
       num_labels: The number of labels, for labels without names.
-      new_parts: Parts to initialize randomly instead of from stored weights:
+      new_parts: Parts to initialize randomly although the weights are stored:
         "head", "pooler".
       max_seq_length: The maximum number of tokens in a row of text, for `fit`,
         `predict` and `preprocessor`; by default as in training, else 384 for
@@ -65,7 +65,7 @@ def load_model(
         default the stored value, or else as the labels in `fit` require.
       cache_dir: The directory for models downloaded by a short name or an
         address; by default $BERT_TF_CACHE, else ~/.cache/bert_tf. Models of
-        Hugging Face and Kaggle stay in these hubs' own caches.
+        Hugging Face and Kaggle are in the caches of these hubs.
       offline: If true, no model is downloaded; by default $BERT_TF_OFFLINE.
       **kwargs: Arguments of the model's constructor, for instance
         `return_all_layers=True` or `dtype="mixed_bfloat16"`.
@@ -133,7 +133,7 @@ def load_model(
             )
         values["problem_type"] = problem_type
         values["metrics"] = list(METRICS_OF_PROBLEM[problem_type])
-    if model is None:  # Otherwise a .keras file has been loaded as `model`.
+    if model is None:  # Otherwise `model` comes from a .keras file.
         model = build_model(
             stored,
             kind,
