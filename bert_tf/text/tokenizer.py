@@ -199,10 +199,9 @@ class BertTokenizer(tf.Module):
         if self.vocabulary.added_tokens:
             return self.tokenize_with_offsets(text)[0]
         text, is_scalar = _to_vector(text)
-        normalized = self._normalizer.normalize(
-            self._prepare(text), self._word_rules()
+        ids = self._wordpiece.tokenize(
+            self._normalizer.normalize(self._prepare(text), self._word_rules())
         )
-        ids = self._wordpiece.tokenize(normalized)
         return ids[0] if is_scalar else ids
 
     def tokenize_with_offsets(
@@ -254,8 +253,9 @@ class BertTokenizer(tf.Module):
             words = inner.join(words, self.tokens(inner.ids))
             words = outer.join(words, self.tokens(outer.ids))
             return words[0] if is_scalar else words
-        normalized = self._normalizer.normalize(self._prepare(text))
-        words = self._normalizer.split_words(normalized)
+        words = self._normalizer.split_words(
+            self._normalizer.normalize(self._prepare(text))
+        )
         if self.preserve_special_tokens:
             flat = words.flat_values
             for token, stand_in in _STAND_INS.items():
@@ -271,11 +271,10 @@ class BertTokenizer(tf.Module):
 
     def detokenize(self, ids: Any) -> tf.Tensor:
         """Returns the text <string>[n] of ids <int32>[n, None]."""
-        joined = tf.strings.reduce_join(
-            self.tokens(ids), axis=-1, separator=" "
-        )
         return tf.strings.regex_replace(
-            joined, f" {vocabulary_lib.CONTINUATION}", ""
+            tf.strings.reduce_join(self.tokens(ids), axis=-1, separator=" "),
+            f" {vocabulary_lib.CONTINUATION}",
+            "",
         )
 
     def _build_matchers(
