@@ -505,10 +505,8 @@ class BooleanArgumentsTest(fit_case.FitCase, tf.test.TestCase):
                 if isinstance(x.default, bool) or "bool" in str(x.annotation)
             ]
             for name in names + self._OTHERS.get(made.__name__, []):
-                with self.assertRaisesRegex(
-                    UserError,
-                    f"Expected {name} to be True or False. Received: {name}='no'",
-                ):
+                message = f"{name} to be True or False. Received: {name}='no'"
+                with self.assertRaisesRegex(UserError, message):
                     function(*arguments, **{name: "no"})
                 count += 1
         self.assertGreater(count, 25)
