@@ -12,8 +12,8 @@
 `bert-tf -h` lists the commands, `help(bert_tf.load_model)` the kinds of models.
 """
 
-# Import public names on first use: scripts import this package, too, and must
-# print `--help` without waiting for Keras.
+# Import a public name when it is first used: scripts import this package, too,
+# and must print `--help` without waiting for Keras.
 
 import importlib
 import sys
@@ -44,19 +44,20 @@ _HOMES = {
     "save_model": "bert_tf.api.save",
 }
 
-# Hint in the error for an unknown name, such as `bert_tf.AutoModel`.
-_SEE_LOAD = "; load_model opens models of every kind."
-
 __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        hint = errors.did_you_mean(name, _HOMES, "{!r}", _SEE_LOAD)
+        otherwise = "; load_model opens models of every kind."
+        hint = errors.did_you_mean(name, _HOMES, "{!r}", otherwise)
+        # obj=None, because Python would append a hint of its own.
         raise AttributeError(
-            f"module 'bert_tf' has no attribute {name!r}{hint}"
+            f"module 'bert_tf' has no attribute {name!r}{hint}",
+            name=name,
+            obj=None,
         )
-    # Check the backend here: Keras' own error for a wrong backend is unclear.
+    # Keras' own error for a wrong backend is unclear, so check the backend.
     keras_backend.require_tensorflow()
     if "tensorflow" not in sys.modules:
         from bert_tf.io import terminal
@@ -65,7 +66,7 @@ def __getattr__(name: str) -> Any:
     with errors.extras():
         value = getattr(importlib.import_module(_HOMES[name]), name)
         if _HOMES[name].startswith("bert_tf.modeling."):
-            # Add methods for raw texts, as this class reads only features.
+            # This class reads only features: add methods that read raw texts.
             models = importlib.import_module("bert_tf.api.models")
             value = models.with_text(value)
     globals()[name] = value

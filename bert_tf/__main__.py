@@ -12,7 +12,7 @@ from bert_tf import errors
 from bert_tf.io import interrupts
 
 _WIDTH = 80
-# The order of commands in the help; commands that are not listed come last.
+# The order of commands in the help; all other commands come last.
 _ORDER = (
     "demo",
     "models",
@@ -97,21 +97,14 @@ def main() -> None:
         sys.argv = [f"{errors.PROGRAM} {name}", *rest]
         commands.run(module)
     else:
-        sys.exit(f"ERROR: {_unknown(name)}")
-
-
-def _unknown(name: str) -> str:
-    if name.startswith("-"):
-        return (
+        problem = (
             "Expected a command before the flags, as in "
-            f"`{errors.PROGRAM} predict --help`. Received: {name}. "
-            f"`{errors.PROGRAM} -h` lists the commands."
+            f"`{errors.PROGRAM} predict --help`. Received: {name}."
+            if name.startswith("-")
+            else f"{name} is no command of {errors.PROGRAM}"
+            f"{errors.did_you_mean(name, names())}"
         )
-    return (
-        f"{name} is no command of {errors.PROGRAM}"
-        f"{errors.did_you_mean(name, names())} "
-        f"`{errors.PROGRAM} -h` lists the commands."
-    )
+        sys.exit(f"ERROR: {problem} `{errors.PROGRAM} -h` lists the commands.")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 
 # Values of `hidden_act`. "gelu" is the tanh approximation, as in the original
-# at eedf571 (modeling.py:264-277); "gelu_erf" is the exact form that the
-# original used before 2019-02-07. In bert_config.json, upper case is allowed,
-# and null or "" means "linear".
+# at eedf571 (modeling.py:264-277). "gelu_erf" is the exact form, which the
+# original used before 2019-02-07. In bert_config.json, letters may be upper
+# case, and null or "" means "linear".
 HIDDEN_ACTS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 # Text normalization: the original's rules, or the rules of MediaPipe and the
@@ -25,7 +25,7 @@ NORMALIZATIONS = (ORIGINAL, ASCII_LOWER)
 
 # Task heads: a linear layer, or a BiLSTM and a linear layer (paper, Table 5).
 HEAD_TYPES = ("linear", "bilstm")
-# Fine-tuning trains a tagger's encoder, too. A feature-based tagger reads one
+# Fine-tuning also trains a tagger's encoder. A feature-based tagger reads one
 # of the `LAYER_COMBINATIONS` of a frozen encoder (paper, Table 7).
 APPROACHES = ("fine_tuning", "feature_based")
 LAYER_COMBINATIONS = (
@@ -41,7 +41,7 @@ POOLINGS = ("cls", "max", "mean", "mean_sqrt_len")
 # The best layer combination in Table 7 of the paper.
 DEFAULT_LAYER_COMBINATION = "concat_last_four_hidden"
 
-# More layers than this are surely a typing error and would fill the memory.
+# A larger number of layers is surely a typing error, and would fill the memory.
 MAX_HIDDEN_LAYERS = 1000
 _MAX_INT, _MAX_FLOAT = 2**31 - 1, 3e38
 
@@ -74,9 +74,9 @@ GROUPS = (
     "other",
     IGNORED,
 )
-# Effects of a flag. "weights": it affects the trained weights or which model is
-# selected, so a resume refuses or logs a change. "place": it affects only
-# where a run reads, writes or computes.
+# Effects of a flag. A "weights" flag changes the trained weights or the choice
+# of a model, so a run that resumes refuses or logs a changed value. A "place"
+# flag changes only where a run reads, writes or computes.
 EFFECTS = ("weights", "place", "nothing")
 # The default of a flag that every command line must set.
 REQUIRED = dataclasses.MISSING
@@ -105,17 +105,16 @@ def option(
       help_text: One sentence for `--help`.
       default: The flag's default, or `REQUIRED`.
       group: The flag's subject in `--help`, one of `GROUPS`.
-      affects: The flag's effect on training, one of `EFFECTS`. When a run
-        resumes, a changed flag that affects the weights is refused or logged.
+      affects: The flag's effect on training, one of `EFFECTS`.
       name: The flag's name, if it differs from the name of the field.
       choices: The values that a text flag accepts.
-      reads: The kind of path that the flag has: "file", "files" (globs,
-        separated by commas), "folder" or "model"; see `paths`. It must exist.
+      reads: For a path that must exist: "file", "files" (globs, separated by
+        commas), "folder" or "model"; see `paths`.
       **rules: `at_least`, `above`, `at_most` and `below` limit the value, but
-        None is always allowed; a number is at least 0 by default. `needs` has
-        flags ("do_train") or values ("head=bilstm"), of which one must be set
-        if this flag is set. `not_with` has flags or values that must not be set
-        with this flag.
+        None is always allowed; a number is at least 0 by default. `needs` lists
+        flags ("do_train") or values ("head=bilstm"); if this flag is set, one
+        of these must be set. `not_with` lists flags or values that must not be
+        set together with this flag.
 
     Raises:
       ValueError: For an unknown group, effect or rule.
@@ -149,6 +148,20 @@ def fields_affecting(config_cls: type, *effects: str) -> frozenset[str]:
     )
 
 
+def check_bools(**values: Any) -> None:
+    """Raises `UserError` for a value that is not a bool; None is allowed.
+
+    Without this check, Python would read every text, even "no", as True.
+    """
+    for name, value in values.items():
+        # NumPy's booleans are of the type `bool_`, in NumPy 2 of `bool`.
+        if value is not None and type(value).__name__ not in ("bool", "bool_"):
+            raise UserError(
+                f"Expected {name} to be True or False. Received: "
+                f"{name}={value!r:.80}."
+            )
+
+
 def check_pooling(pooling: str) -> None:
     """Raises `UserError` unless `pooling` is like "cls" or "cls+mean"."""
     if not set(str(pooling).split("+")) <= set(POOLINGS):
@@ -163,9 +176,9 @@ def check_pooling(pooling: str) -> None:
 class BertConfig:
     """The hyperparameters of a BERT; the keys of `bert_config.json`.
 
-    Source: modeling.py:34-100 of the original. `layer_norm_eps` and
-    `left_to_right` are additions, which the original ignores; a file has these
-    keys only if their values are not the defaults.
+    Source: modeling.py:34-100 of the original. The original has no
+    `layer_norm_eps` and `left_to_right`, and ignores these keys; a file has
+    them only if their values are not the defaults.
 
     Attributes:
       vocab_size: Rows of the word embedding table, V.
@@ -207,20 +220,20 @@ class BertConfig:
     left_to_right: bool = False
 
     def __post_init__(self) -> None:
-        self._check_types()
-        for field in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
-        ):
-            if not 1 <= getattr(self, field) <= _MAX_INT:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            # A file may have 0 instead of 0.0, so accept an int as a float.
+            accepted = (float, int) if field.type is float else field.type
+            is_wrong_bool = isinstance(value, bool) and field.type is not bool
+            if is_wrong_bool or not isinstance(value, accepted):
                 raise UserError(
-                    f"`{field}` must be at least 1 and at most {_MAX_INT}. "
-                    f"Received: {field}={getattr(self, field)!s:.40}."
+                    f"`{field.name}` must be of type {field.type.__name__}. "
+                    f"Received: {field.name}={value!r}."
+                )
+            if field.type is int and not 1 <= value <= _MAX_INT:
+                raise UserError(
+                    f"`{field.name}` must be at least 1 and at most {_MAX_INT}."
+                    f" Received: {field.name}={value!s:.40}."
                 )
         if self.num_hidden_layers > MAX_HIDDEN_LAYERS:
             raise UserError(
@@ -251,21 +264,6 @@ class BertConfig:
                     f"Received: {field}={getattr(self, field)}."
                 )
 
-    def _check_types(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            expected = field.type if isinstance(field.type, type) else object
-            # A file may have 0 instead of 0.0, so accept an int as a float.
-            accepted = (float, int) if expected is float else expected
-            is_bool = isinstance(value, bool)
-            if not isinstance(value, accepted) or (
-                is_bool and expected is not bool
-            ):
-                raise UserError(
-                    f"`{field.name}` must be of type {expected.__name__}. "
-                    f"Received: {field.name}={value!r}."
-                )
-
     @classmethod
     def from_dict(
         cls, values: dict[str, Any], source: str = "the configuration"
@@ -274,7 +272,7 @@ class BertConfig:
 
         Args:
           values: The parsed JSON object.
-          source: Where the values come from, such as a path; errors name it.
+          source: The origin of the values, such as a path, for errors.
 
         Raises:
           UserError: For an unknown or missing key or an invalid value.

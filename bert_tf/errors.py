@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 PROGRAM = "bert-tf"
 
-# Longer messages are shortened, as they may quote names of any length.
+# A longer message is shortened, because it may quote names of any length.
 _MAX_MESSAGE = 4000
 # These characters are escaped in messages: a control character could change the
 # terminal, and half of a surrogate pair cannot be printed.
@@ -119,9 +119,10 @@ class Preempted(BaseException):
 def closest(name: str, choices: Iterable[str]) -> list[str]:
     """Returns up to three choices that a wrong name may mean.
 
-    The first rule with a match decides. In order, the rules find choices that
-    contain the name, are part of it, resemble it most, have a similar word,
-    have its letters in order (huggingface for hf), or have its first word.
+    The first rule that finds choices decides. In order, the rules find choices
+    that contain the name, are part of it, resemble it most, have a similar
+    word, have its letters in order (huggingface for hf), or have its first
+    word.
     """
     word = re.sub(r"[-_ ]", "", name.lower())
     folded = {str(x): re.sub(r"[-_ ]", "", str(x).lower()) for x in choices}
@@ -173,10 +174,7 @@ def full_disks() -> Iterator[None]:
     """Turns errors about full disks, rights and addresses into one sentence.
 
     Raises:
-      UserError: If a disk is full, or a path may not or cannot be opened.
-
-    >>> with full_disks():
-    ...     pass
+      UserError: If a disk is full, or a path cannot be opened.
     """
     try:
         yield
@@ -192,7 +190,7 @@ def full_disks() -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Adds a path to an `OSError` without one, as when a disk is full."""
+    """Adds a path to an `OSError` that names none, as when a disk is full."""
     try:
         yield
     except OSError as error:
@@ -207,9 +205,6 @@ def extras() -> Iterator[None]:
 
     Raises:
       UserError: If the block imports a missing package of one of the extras.
-
-    >>> with extras():
-    ...     import starlette
     """
     try:
         yield
@@ -225,8 +220,6 @@ def require(extra: str) -> None:
 
     Raises:
       UserError: If a package is missing.
-
-    >>> require("serve")
     """
     for package in EXTRAS:
         if EXTRAS[package] == extra and not importlib.util.find_spec(package):
@@ -255,8 +248,8 @@ def command(script: str) -> str:
 def program(script: str) -> str:
     """Returns the words that start a script, for messages.
 
-    In a clone the result is `python run/predict.py`. Without a clone, or if the
-    user started this process with `bert-tf`, the result is `bert-tf predict`.
+    In a clone the result is like `python run/predict.py`. Without a clone, and
+    in a process that `bert-tf` started, it is like `bert-tf predict`.
     """
     clone = os.path.dirname(os.path.dirname(__file__))
     started_by_name = sys.argv[0].startswith(f"{PROGRAM} ")
@@ -266,7 +259,7 @@ def program(script: str) -> str:
 
 
 def name_programs(text: str) -> str:
-    """Replaces scripts in a text by subcommands, but only if `bert-tf` runs.
+    """Replaces scripts in a text by subcommands, where `program` does.
 
     For example, "start run/serve.py" becomes "start bert-tf serve".
     """

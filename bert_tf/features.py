@@ -1,7 +1,7 @@
 """The features of a pretraining record: names, dtypes and shapes.
 
-The names come from the original (create_pretraining_data.py:95-160), so each
-project can train on record files of the other.
+The names come from the original (create_pretraining_data.py:95-160), so both
+projects can train on the same record files.
 """
 
 import dataclasses

@@ -30,17 +30,15 @@ def _configured_backend() -> str:
 def require_tensorflow() -> None:
     """Checks that Keras runs, or will run, on TensorFlow.
 
-    Call this before `keras` is imported: if the backend is not installed, the
-    import fails with a less clear message.
+    Call this before `keras` is imported: if the chosen backend is not
+    installed, the import fails with a message that does not name the setting.
 
     Raises:
       UserError: If another backend is chosen.
     """
     keras = sys.modules.get("keras")
-    if hasattr(keras, "config"):
-        backend = keras.config.backend()
-    else:
-        backend = _configured_backend()
+    is_imported = hasattr(keras, "config")
+    backend = keras.config.backend() if is_imported else _configured_backend()
     if backend != "tensorflow":
         raise UserError(
             "bert_tf needs the Keras backend tensorflow: set KERAS_BACKEND="

@@ -1,8 +1,7 @@
 """Pictures of results: learning curves, bars, lines, confusion matrices.
 
-The pictures are legible at the width of a phone and for color-blind readers;
-the background is white on dark pages, too. Names of labels may have any length
-and any script, see `drawable`.
+The pictures are legible at the width of a phone and for color-blind readers.
+Names of labels may have any length and any script, see `drawable`.
 
 Shapes:
   C: number of labels.
@@ -35,13 +34,13 @@ LINES = ((BLUE, "o"), (ORANGE, "s"), (GRAY, "^"), (BLACK, "D"))
 
 # Longer names are drawn without their middle, to leave room for the plot.
 _MAX_NAME_CHARS = 28
-# With more labels than this, the cells of a confusion matrix are too small for
-# numbers, so a chart next to the matrix lists the most frequent confusions.
+# Above this number of labels, the cells of a confusion matrix are too small for
+# numbers, so a chart next to the matrix shows the most frequent confusions.
 _MAX_LABELS_WITH_NUMBERS = 20
-# With more labels than this, names do not fit on the axes of the matrix.
+# Above this number of labels, names do not fit on the axes of the matrix.
 _MAX_LABELS_WITH_NAMES = 200
 _MAX_CONFUSIONS = 30
-# Curves with at least this many points are pale, with a moving average on top.
+# A curve with this many points or more is pale, below its moving average.
 _SMOOTHED_FROM = 40
 
 Rows = Sequence[Mapping[str, Any]]
@@ -63,13 +62,7 @@ def new_figure(title: str, height: float, width: float = _WIDTH) -> Figure:
 def new_panels(
     title: str, num_rows: Sequence[int], row: float = 0.3
 ) -> tuple[Figure, Sequence[Axes]]:
-    """Returns a figure with panels below each other.
-
-    Args:
-      title: The title of the figure.
-      num_rows: The number of rows of each panel.
-      row: The height of a row in inches.
-    """
+    """Returns a figure with panels of some rows each, `row` inches high."""
     height = 1.3 + 0.8 * len(num_rows) + row * sum(num_rows)
     figure = new_figure(title, height)
     ratios = [1 + count for count in num_rows]
@@ -150,11 +143,11 @@ def numbers(names: Sequence[str]) -> list[str]:
 
 
 def drawable(names: Sequence[str], text_file: str) -> tuple[list[str], str]:
-    """Returns short names to draw, or numbers in their place, and a note.
+    """Returns short names to draw and "", or numbers and a note.
 
     If the fonts lack a character of a name, as DejaVu Sans lacks Chinese, all
-    names become [0], [1] ... Then the note and a log line refer to `text_file`,
-    which lists the names. If the names are drawn, the note is "".
+    names become [0], [1] ..., and the note and a log line refer to `text_file`,
+    which lists the names.
     """
     short = [shorten(name) for name in names]
     missing = _missing_characters(short)
@@ -203,7 +196,7 @@ def draw_bars(
       series: The values of each series by its label in the legend.
       colors: For each series, one color, or a list with one color per bar.
       text: The format of the number at the end of a bar.
-      name_width: Maximum characters per line of a name; the rest is wrapped.
+      name_width: As for `name_rows`.
     """
     positions = np.arange(len(names))
     height = 0.78 / len(series)
@@ -225,7 +218,7 @@ def draw_bars(
 
 
 def name_rows(axes: Axes, names: Sequence[str], width: int = 26) -> None:
-    """Writes the names of a panel's rows, from the top, in lines of `width`."""
+    """Writes the names of a panel's rows, wrapped after `width` characters."""
     wrapped = [
         "\n".join(wrap(line, width) for line in name.split("\n"))
         for name in names
@@ -242,7 +235,7 @@ def draw_line(
     number: int = 0,
     errors: Sequence[float] | None = None,
 ) -> None:
-    """Draws line `number` of a panel; error bars are y plus or minus errors."""
+    """Draws line `number` of a panel; bars show y plus or minus the errors."""
     color, marker = LINES[number % len(LINES)]
     style = {"color": color, "marker": marker, "markersize": 4}
     axes.errorbar(x, y, errors, label=label, linewidth=1.3, capsize=3, **style)
@@ -267,10 +260,11 @@ def write_learning_curves(
       train: Lines of `train_metrics.jsonl`, each with a `step`.
       evaluation: Results of evaluations, each with a `global_step`.
       title: The title of the figure.
-      baselines: By panel key, the value if a model knew only token frequencies.
+      baselines: Panel key -> value of a model that knows only how frequent each
+        token is.
     """
     names = [name for name, _, _ in panels]
-    # If the number of panels is odd, the first panel (the loss) fills a row.
+    # An odd number of panels leaves room: the first (the loss) fills a row.
     cells = names if len(names) % 2 == 0 else [names[0], *names]
     rows = [cells[i : i + 2] for i in range(0, len(cells), 2)]
     figure = new_figure(title, 0.8 + 1.7 * len(rows))
@@ -286,7 +280,7 @@ def write_learning_curves(
         steps, values = _series(evaluation, name, "global_step", factor)
         if len(steps):
             draw_line(axes, "evaluation", steps, values, 1)
-            # The last value is drawn in an empty second line of the title.
+            # Leave an empty second line in the title, for the last value.
             label += "\n"
             axes.set_title(
                 f"evaluation {values[-1]:.4g}",
@@ -309,7 +303,7 @@ def write_learning_curves(
 def _series(
     rows: Rows, name: str, step_name: str, factor: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the steps and values of the rows that have a finite value."""
+    """Returns the steps and values of the rows with a finite value."""
     points = [
         (row[step_name], factor * row[name])
         for row in rows
@@ -344,8 +338,9 @@ def moving_average(values: np.ndarray, width: int) -> np.ndarray:
     half = max(width // 2, 1)
     sums = np.cumsum(np.concatenate([[0.0], values]))
     index = np.arange(len(values))
-    # Near the left end, the curve is steep: shrink both sides of the window, or
-    # else the mean would be biased. Near the right end, shrink only that side.
+    # Near the left end the curve is steep, so shrink both sides of the window:
+    # with more values from one side, the mean would be biased. Near the right
+    # end the curve is flat, so shrink only the right side.
     low = index - np.minimum(half, index)
     high = np.minimum(index + np.minimum(half, index), len(values) - 1) + 1
     return (sums[high] - sums[low]) / (high - low)
@@ -363,14 +358,9 @@ def write_confusion_matrix(
 ) -> None:
     """Writes a confusion matrix as PNG, atomically.
 
-    A cell's color shows the cell's share of all examples in its row.
-
-    Args:
-      path: The path of the PNG.
-      labels: The names of the C labels to draw, as `drawable` returns them.
-      counts: <int64>[C, C], numbers of examples, with correct labels in rows.
-      title: The title of the figure.
-      note: A line below the matrix.
+    A cell's color shows the cell's share of all examples in its row. `counts`
+    <int64>[C, C] has the numbers of examples, with correct labels in rows,
+    `labels` the names, as from `drawable`. The `note` is below the matrix.
     """
     from sklearn.metrics import ConfusionMatrixDisplay
 
@@ -389,7 +379,7 @@ def write_confusion_matrix(
         _draw_confusions(bars, labels, counts, side)
         size = min(44 * side / total, 10.0)
     display = ConfusionMatrixDisplay(
-        # Cells without numbers need darker colors to show small shares.
+        # Without numbers, a small share would be invisible: darken the colors.
         shares if has_numbers else shares**0.4,
         display_labels=labels,
     ).plot(
@@ -436,7 +426,7 @@ def _draw_confusions(
     ]
     values = {"": [counts[pair] for pair in pairs]}
     draw_bars(axes, names, values, name_width=_MAX_NAME_CHARS + 2)
-    # Leave room for 30 bars in every plot; otherwise a few bars would be thick.
+    # Always leave room for 30 bars, otherwise a few bars would be thick.
     axes.set_ylim(_MAX_CONFUSIONS - 0.5, -0.5)
     # Names have two lines, so a short figure needs a small font.
     axes.tick_params(axis="y", labelsize=min(0.75 * side, SMALL))
@@ -453,7 +443,7 @@ def write_calibration(
     """Writes a reliability plot and a coverage curve of answers as PNG.
 
     Element i of `right_among_surest` <float64>[N] is the share of correct
-    ones among the i + 1 surest answers.
+    answers among the i + 1 surest.
     """
     from sklearn.calibration import CalibrationDisplay
 

@@ -1,9 +1,9 @@
 """Stateless random numbers: a pure function of integer keys.
 
-A resumed run needs no generator state to draw the same numbers. The mixing
+A resumed run draws the same numbers without any stored state. The mixing
 function is the finalizer of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-pseudorandom number generators", 2014). Unlike TensorFlow's generators, this
-module accepts a different key for each element of a batch.
+pseudorandom number generators", 2014). Unlike TensorFlow's generators, these
+functions accept a different key for each element of a batch.
 """
 
 import tensorflow as tf
@@ -24,14 +24,10 @@ def _xor_with_shifted(bits: tf.Tensor, shift: int) -> tf.Tensor:
 
 
 def random_bits(*keys: tf.Tensor | int) -> tf.Tensor:
-    """Returns 64 random bits for each combination of keys.
+    """Returns 64 random bits <uint64>[...] for each combination of keys.
 
-    Args:
-      *keys: Integers or integer tensors that broadcast against each other, for
-        instance a seed, an epoch <int64>[] and positions <int64>[n].
-
-    Returns:
-      <uint64>[...], in the shape to which the keys broadcast.
+    The keys are integers or integer tensors that broadcast against each other,
+    for instance a seed, an epoch <int64>[] and positions <int64>[n].
     """
     state = _uint64(0)
     for key in keys:
@@ -57,15 +53,8 @@ def below(limit: int, *keys: tf.Tensor | int) -> tf.Tensor:
 
 
 def permutation(size: tf.Tensor | int, *keys: tf.Tensor | int) -> tf.Tensor:
-    """Returns 0 .. size-1 in a random order that depends only on the keys.
-
-    Args:
-      size: <int64>[], the number of elements.
-      *keys: Integers or integer scalars.
-
-    Returns:
-      <int32>[size].
-    """
+    """Returns 0 .. size-1 <int32>[size], in an order determined by keys."""
     drawn = random_bits(*keys, tf.range(tf.cast(size, tf.int64)))
-    # Sort as int64, because the order as uint64 would change earlier results.
+    # Sort as int64: as uint64, permutations would differ from earlier versions,
+    # so their runs could not resume.
     return tf.argsort(tf.bitcast(drawn, tf.int64), stable=True)

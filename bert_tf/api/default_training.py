@@ -52,8 +52,8 @@ NO_LABEL = -1
 _LEARNING_RATE = 5e-5
 _WARMUP_PROPORTION = 0.1
 # Keras' default batch size: `count_steps` must count the same steps as Keras.
-_BATCH_SIZE = 32
-# The default --seed of finetune_classifier.py, to draw its few-shot pairs.
+BATCH_SIZE = 32
+# The default --seed of finetune_classifier.py, so both draw the same pairs.
 _FEW_SHOT_SEED = 12345
 _RATE_SETTERS = (
     keras.callbacks.LearningRateScheduler,
@@ -75,8 +75,8 @@ _LOSSES = {
         keras.losses.SparseCategoricalCrossentropy,
     )
 }
-# Choose the accuracy by the loss. Keras would choose by the labels' shape, and
-# would read several labels per row as a one-hot label.
+# Loss -> its accuracy. Keras would choose an accuracy by the labels' shape, and
+# would read several labels of a row as one one-hot label.
 _ACCURACY = ("accuracy", "acc")
 _ACCURACIES = {
     keras.losses.BinaryCrossentropy: keras.metrics.BinaryAccuracy,
@@ -102,8 +102,8 @@ def count_steps(
     """Returns the number of steps of the learning rate schedule of `fit`.
 
     For example, 2 epochs of 50 rows in batches of 20 have 2 * 3 steps. Returns
-    None (a constant rate) if the data's length is unknown or a callback sets
-    the rate, as callbacks of Keras cannot set a rate that follows a schedule.
+    None, for a constant rate, if the data's length is unknown, or if a callback
+    sets the rate: Keras lets no callback set a rate that follows a schedule.
     """
     if any(isinstance(x, _RATE_SETTERS) for x in tf.nest.flatten(callbacks)):
         return None
@@ -118,7 +118,7 @@ def count_steps(
     if not hasattr(leaf, "shape") or not leaf.shape:
         return None
     num_rows = math.floor(leaf.shape[0] * (1 - validation_split))
-    return -(-num_rows // (batch_size or _BATCH_SIZE)) * epochs
+    return -(-num_rows // (batch_size or BATCH_SIZE)) * epochs
 
 
 def compile_arguments(
@@ -126,8 +126,8 @@ def compile_arguments(
 ) -> dict[str, Any]:
     """Returns the arguments of `compile` for a run of `num_steps` steps.
 
-    Uses the defaults of run/finetune_classifier.py, for pairs those of
-    run/finetune_embeddings.py. If `num_steps` is None, the learning rate is
+    Uses the defaults of run/finetune_classifier.py, but for pairs the defaults
+    of run/finetune_embeddings.py. If `num_steps` is None, the learning rate is
     constant. `task` is None for masked language models.
     """
     optimizer = build_optimizer(
@@ -160,14 +160,14 @@ def compute_loss(
       y: The labels that `Preprocessor` returns, or the ids of masked tokens
         <int>[B, P], -1 at unused positions.
       sample_weight: The weight of each row or label, or None. As in Keras, the
-        weighted sum is divided by the number of losses, not the sum of weights.
+        weighted sum is divided by the number of losses.
     """
     require_labels(y is not None)
     if isinstance(y, Mapping) and len(y) == 1:
         (y,) = y.values()
     weight = None
     if sample_weight is not None:
-        # Keras copies `sample_weight` for each output: read the first copy.
+        # Keras makes a copy of `sample_weight` for each output: use the first.
         weight = tf.cast(tf.nest.flatten(sample_weight)[0], tf.float32)
     batch = {INPUT_MASK.name: tf.ones_like(x[INPUT_IDS.name]), **x}
     if task is not None:
@@ -226,8 +226,7 @@ def fit_few_shot(
       calibrates: Whether to calibrate the probabilities, by cross-validation.
 
     Raises:
-      UserError: If few-shot training does not support the model or an argument,
-        or `label_values.check_few` rejects the texts.
+      UserError: If the model, an argument or the texts do not allow it.
     """
     # Import only for few-shot training, as the import takes a second.
     from bert_tf.finetuning import contrastive
@@ -265,7 +264,8 @@ def fit_few_shot(
     encoder = bert_model.named_variables(twin)
     for name, variable in encoder.items():
         variable.assign(weights[name])
-    # Calibration needs embeddings that have not learned from held-out labels.
+    # Calibrate with embeddings from before training: afterwards they depend on
+    # the labels, so held-out texts would look too easy.
     start = twin.predict(inputs, verbose=0)["embedding"]
     pairs = contrastive.draw_pairs(label_ids, _FEW_SHOT_SEED)
     history = twin.fit(
@@ -280,7 +280,7 @@ def fit_few_shot(
         weights[name].assign(value)
     model.pooling, model.normalize = pooled
     preprocessor.change_task(
-        **dict.fromkeys(confidence.FIELDS),  # Fitted to the old head only.
+        **dict.fromkeys(confidence.FIELDS),  # These fit only the old head.
         pooling=task.pooling,
         normalize=task.normalize,
     )
@@ -288,7 +288,7 @@ def fit_few_shot(
         preprocessor.fit_confidence(
             contrastive.out_of_fold_logits(start, label_ids), label_ids
         )
-    # Drop the compiled functions, as they still use the old pooling.
+    # The compiled functions still use the old pooling: drop them.
     model.train_function = model.test_function = model.predict_function = None
     return history
 
@@ -301,14 +301,9 @@ def draw_masks(
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Masks a batch of packed texts, in graph.
 
-    The masks of a row depend only on its tokens, the seed and the step, not on
-    other rows or on padding.
-
-    Args:
-      features: The inputs of the model, <int32>[B, S] each.
-      vocabulary: The vocabulary.
-      seed: <int64>[].
-      step: <int64>[].
+    The masks of a row depend only on its tokens, the seed <int64>[] and the
+    step <int64>[], not on other rows or on padding. `features` are the model's
+    inputs, <int32>[B, S] each.
 
     Returns:
       The features with masked `input_ids` and with `masked_lm_positions`
@@ -347,7 +342,7 @@ def draw_masks(
 def check_counts(**counts: Any) -> None:
     """Raises `UserError` for a count that Keras would misread.
 
-    None stands for Keras' default, but `epochs` must not be None.
+    None is allowed for all counts except `epochs`.
     """
     for name, value in counts.items():
         is_whole = isinstance(value, numbers.Integral)
@@ -384,17 +379,13 @@ def check_calibrate(preprocessor: Any, validation_data: Any) -> None:
 
 
 def losses_of_logits(loss: Any) -> Any:
-    """Replaces losses given by name or function by losses that read logits.
-
-    Args:
-      loss: As given to `compile`, namely a loss, a loss's name or function,
-        None, or a dictionary or list of losses.
-    """
+    """Replaces names and functions in a `loss` by losses that read logits."""
 
     def replace(one):
-        is_name = isinstance(one, str)
-        loss = keras.losses.get(one) if is_name else one
-        function = getattr(loss, "fn", loss) if is_name else loss
+        loss = function = one
+        if isinstance(one, str):
+            loss = keras.losses.get(one)
+            function = getattr(loss, "fn", loss)
         if function in _LOSSES:
             return _LOSSES[function](from_logits=True)
         if getattr(loss, "from_logits", True) is False:
@@ -414,7 +405,7 @@ def metrics_of_logits(
     """Replaces metrics given by name by objects that read logits.
 
     Returns a list; for a dictionary, a dictionary of lists. The metrics are
-    built here: a step that builds metrics would have to be traced twice.
+    built here, otherwise TensorFlow would trace the first step twice.
 
     Args:
       metrics: As given to `compile`; None stays None.

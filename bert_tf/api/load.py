@@ -11,7 +11,9 @@ from bert_tf.api import default_training
 from bert_tf.api import models
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.huggingface.model import LABELLED
+from bert_tf.checkpoints.load import advise_new_pooler
 from bert_tf.checkpoints.load import build_model
+from bert_tf.config import check_bools
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 from bert_tf.modeling.heads import require_names
@@ -44,8 +46,8 @@ def load_model(
       path: A model directory, a Hugging Face directory, a KerasHub preset, a
         SavedModel of TF Hub or a `.keras` file, which stays compiled if no
         other argument is given. Or the directory or prefix of a checkpoint of
-        the original or the Model Garden, with its configuration beside it. Or,
-        if no such path exists, a model to download, such as "bert-base-uncased"
+        the original or the Model Garden, with its configuration beside it. If
+        no such path exists, a model to download: "bert-base-uncased"
         (run/models.py lists such names), "hf://owner/name[@revision]",
         "kaggle://owner/model/keras/variation[/version]", or the https://
         address of a .zip or .tar.gz file.
@@ -54,7 +56,7 @@ def load_model(
         "multiple_choice" or "embeddings"; by default the stored model's kind.
       labels: Names of the labels of a new head for classification or tagging.
       num_labels: The number of labels, for labels without names.
-      new_parts: Parts to initialize randomly instead of from stored weights:
+      new_parts: Parts to initialize randomly although the weights are stored:
         "head", "pooler".
       max_seq_length: The maximum number of tokens in a row of text, for `fit`,
         `predict` and `preprocessor`; by default as in training, else 384 for
@@ -63,7 +65,7 @@ def load_model(
         default the stored value, or else as the labels in `fit` require.
       cache_dir: The directory for models downloaded by a short name or an
         address; by default $BERT_TF_CACHE, else ~/.cache/bert_tf. Models of
-        Hugging Face and Kaggle stay in these hubs' own caches.
+        Hugging Face and Kaggle are in the caches of these hubs.
       offline: If true, no model is downloaded; by default $BERT_TF_OFFLINE.
       **kwargs: Arguments of the model's constructor, for instance
         `return_all_layers=True` or `dtype="mixed_bfloat16"`.
@@ -95,6 +97,7 @@ def load_model(
     default_training.check_counts(
         num_labels=num_labels, max_seq_length=max_seq_length
     )
+    check_bools(offline=offline)
     labels = require_names(labels)
     if labels and len(labels) == 1 and kind in (None, *LABELLED):
         raise UserError(
@@ -130,7 +133,7 @@ def load_model(
             )
         values["problem_type"] = problem_type
         values["metrics"] = list(METRICS_OF_PROBLEM[problem_type])
-    if model is None:  # Otherwise a .keras file has been loaded as `model`.
+    if model is None:  # Otherwise `model` comes from a .keras file.
         model = build_model(
             stored,
             kind,
@@ -142,6 +145,9 @@ def load_model(
         )
     model.attach_text(stored, values, max_seq_length)
     model.preprocessor.embedding_values = registry.describe_embeddings(stored)
+    model.preprocessor.advice = advise_new_pooler(
+        stored, model, new_parts, 'load_model(..., new_parts=["pooler"])'
+    )
     return model
 
 
@@ -169,6 +175,7 @@ def load_tokenizer(
       >>> tokenizer.detokenize(tokenizer.tokenize(["The match"])).numpy()
       array([b'the match'], dtype=object)
     """
+    check_bools(offline=offline)
     stored = formats.read(_as_path(path), None, None, cache_dir, offline)
     return stored.build_tokenizer(preserve_special_tokens)
 

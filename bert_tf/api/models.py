@@ -14,11 +14,13 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.api import default_training
 from bert_tf.api import raw_rows
 from bert_tf.api import save
 from bert_tf.api.raw_rows import is_text
+from bert_tf.config import check_bools
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.inference import fill_mask
@@ -35,8 +37,8 @@ _OUTPUT_OF_LABEL = {
 }
 # Keys of `_has_defaults` and `optimizer.built` in .keras files' compile config.
 _HAS_DEFAULTS, _HAS_SLOTS = "bert_tf_defaults", "bert_tf_optimizer_built"
-# Token heads do not train the pooler, and the masked-LM loss does not train the
-# next-sentence head. Hide Keras' warning that these weights get no gradients.
+# Token heads do not train the pooler, and the masked-LM loss does not train
+# the next-sentence head: hide Keras' warning about this.
 warnings.filterwarnings(
     "ignore",
     r"Gradients do not exist for variables \['[^']*/pooler/dense/kernel', "
@@ -69,7 +71,7 @@ class TextMethods(save.FileMethods):
         Raises:
           UserError: If a row does not fit the task, or there is no vocabulary.
         """
-        if args and not _is_features(args[0]) and is_text(args[0]):
+        if args and is_text(args[0]):
             args = (self._read_rows(args[0]), *args[1:])
         return super().__call__(*args, **kwargs)
 
@@ -135,6 +137,7 @@ class TextMethods(save.FileMethods):
         Raises:
           UserError: If a key of a dictionary is not the name of an output.
         """
+        check_bools(jit_compile=None if jit_compile == "auto" else jit_compile)
         if self.head_outputs:
             loss = default_training.losses_of_logits(loss)
         self._trained_outputs = self.head_outputs
@@ -180,11 +183,12 @@ class TextMethods(save.FileMethods):
 
     def compile_from_config(self, config):
         """Compiles with the arguments in a .keras file."""
-        # Restore `_has_defaults`. If it is true, `fit` chose the schedule. This
-        # schedule has decayed to 0, so the next `fit` must replace it.
+        # If `fit` chose the schedule, its rate is 0 now, so the next `fit` must
+        # replace it.
         config = dict(config)
         has_defaults = config.pop(_HAS_DEFAULTS, False)
-        has_slots = config.pop(_HAS_SLOTS, True)  # Earlier versions lack it.
+        # Files of earlier versions lack this key.
+        has_slots = config.pop(_HAS_SLOTS, True)
         self.compile(**keras.saving.deserialize_keras_object(config))
         self._has_defaults = has_defaults
         if self.optimizer is not None and self.built and has_slots:
@@ -260,6 +264,11 @@ class TextMethods(save.FileMethods):
           UserError: If a row or a label does not fit the task; the message
             names the row.
         """
+        check_bools(
+            shuffle=None if shuffle == "batch" else shuffle,
+            few_shot=few_shot,
+            calibrate=calibrate,
+        )
         steps_per_epoch = kwargs.get("steps_per_epoch")
         default_training.check_counts(
             batch_size=batch_size,
@@ -286,8 +295,11 @@ class TextMethods(save.FileMethods):
             return default_training.fit_few_shot(
                 self, twin, x, y, options, others, calibrate is not False
             )
+        if getattr(self.preprocessor, "advice", ""):
+            logging.warning("%s", self.preprocessor.advice)
+            self.preprocessor.advice = ""
         if verbose not in (0, "0"):
-            # Print this: nothing else appears until the slow first step ends.
+            # Otherwise nothing would appear until the slow first step ends.
             text = "Reading the rows and compiling the first step."
             print(text, flush=True)  # noqa: T201
         if validation_data is not None:
@@ -309,15 +321,9 @@ class TextMethods(save.FileMethods):
                 )
             class_weight = self.preprocessor.class_weight(class_weight, y)
             if self._has_defaults:
+                options = validation_split, steps_per_epoch, epochs, callbacks
                 self._compile_with_defaults(
-                    default_training.count_steps(
-                        x,
-                        batch_size,
-                        validation_split,
-                        steps_per_epoch,
-                        epochs,
-                        callbacks,
-                    )
+                    default_training.count_steps(x, batch_size, *options)
                 )
         if isinstance(x, tf.data.Dataset | types.GeneratorType):
             shuffle = False  # Else Keras warns that it cannot shuffle streams.
@@ -348,8 +354,8 @@ class TextMethods(save.FileMethods):
         packed_weights.refuse()
         bert = getattr(self, "bert", self)
         step = self.optimizer.iterations
-        # Keras does not restore the dropout's `state`, so set it from the step,
-        # unless gradients accumulate: a step's batches need different dropout.
+        # Keras does not restore `state`, so derive it from the step. But if
+        # gradients accumulate, the batches of a step need different dropout.
         if not self.optimizer.gradient_accumulation_steps:
             state = bert.seed_generator.state
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)
@@ -357,13 +363,13 @@ class TextMethods(save.FileMethods):
         bert.encoder.shares_graph = not bert.encoder.fuse
         try:
             return super().train_step(self._with_masks(data, step))
-        finally:  # Custom loops and exports keep a graph for each layer.
+        finally:  # Custom loops and exports need a graph for each layer.
             bert.encoder.shares_graph = False
 
     def make_train_function(self, force=False):
         """Makes the optimizer's variables, then the function that Keras calls.
 
-        If the first step made variables, TensorFlow would trace the step twice.
+        If the first step made the variables, it would be traced twice.
         """
         if self.optimizer is not None and not self.optimizer.built:
             with self.distribute_strategy.scope():
@@ -392,13 +398,11 @@ class TextMethods(save.FileMethods):
           UserError: If TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is "1" or "true".
         """
         packed_weights.refuse()
+        check_bools(return_dict=kwargs.get("return_dict"))
         default_training.check_counts(batch_size=batch_size)
+        columns = raw_rows.pop_columns("evaluate", kwargs)
         x, y, sample_weight = self._read(
-            x,
-            y,
-            sample_weight,
-            batch_size,
-            raw_rows.pop_columns("evaluate", kwargs),
+            x, y, sample_weight, batch_size, columns
         )
         return super().evaluate(
             x, y, batch_size, verbose, sample_weight, **kwargs
@@ -409,16 +413,14 @@ class TextMethods(save.FileMethods):
         if self.preprocessor is None:
             return x, y
         loss = getattr(self, "loss", None)
-        self.preprocessor.has_one_hot_loss = isinstance(
-            loss, keras.losses.CategoricalCrossentropy
-        )
-        self.preprocessor.keeps_vectors = not isinstance(
-            loss, keras.losses.SparseCategoricalCrossentropy | None
-        )
+        one_hot = keras.losses.CategoricalCrossentropy
+        ids = keras.losses.SparseCategoricalCrossentropy
+        self.preprocessor.has_one_hot_loss = isinstance(loss, one_hot)
+        self.preprocessor.keeps_vectors = not isinstance(loss, ids | None)
         return raw_rows.split_table(x, y, self.preprocessor, columns)
 
     def _read(self, x, y, sample_weight, batch_size=None, columns=None):
-        """Returns the converted data; compiles a model that is not compiled."""
+        """Returns the converted data; compiles the model if it is not."""
         if self.preprocessor is None:
             return x, y, sample_weight
         x, y = self._split_table(x, y, columns or {})
@@ -440,11 +442,8 @@ class TextMethods(save.FileMethods):
         """Predicts raw rows, or any input of `keras.Model.predict`.
 
         Args:
-          x: Raw rows, for a model of `bert_tf.load_model`: one text; a list or
-            data set of texts, pairs of texts or dictionaries with the task's
-            columns; or, for pairs, a tuple of two lists. Or columns of texts
-            (an array, a pandas Series or DataFrame, a `datasets.Dataset`). Or
-            the model's inputs, as for Keras.
+          x: Raw rows without labels, in any form that `fit` accepts, or one
+            text; or the model's inputs, as for Keras.
           batch_size: The number of rows in a batch, by default 32.
           verbose: Whether to show a progress bar; 0 hides the bar.
           steps: As for Keras; must be None for raw rows.
@@ -497,6 +496,7 @@ class TextMethods(save.FileMethods):
         The arguments are as in `fit`. A model that was not compiled gets the
         defaults of `fit`, with a constant learning rate.
         """
+        check_bools(return_dict=return_dict)
         x, y, sample_weight = self._read(x, y, sample_weight)
         if self.preprocessor is not None:
             class_weight = self.preprocessor.class_weight(class_weight, y)
@@ -504,7 +504,7 @@ class TextMethods(save.FileMethods):
                 self.optimizer._learning_rate,
                 keras.optimizers.schedules.LearningRateSchedule,
             ):
-                # Recompile: the schedule of `fit` has ended at a rate of 0.
+                # The schedule of `fit` has ended at a rate of 0: replace it.
                 self._compile_with_defaults(None)
         return super().train_on_batch(
             x, y, sample_weight, class_weight, return_dict
@@ -512,12 +512,13 @@ class TextMethods(save.FileMethods):
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         """Scores a batch of raw rows, or any batch of `keras.Model`."""
+        check_bools(return_dict=return_dict)
         data = self._read(x, y, sample_weight)
         return super().test_on_batch(*data, return_dict)
 
     def predict_on_batch(self, x):
         """Predicts raw rows as `predict`, or any batch of `keras.Model`."""
-        if not _is_features(x) and is_text(x):
+        if is_text(x):
             return self.predict(x, verbose=0)
         return super().predict_on_batch(x)
 
@@ -537,7 +538,7 @@ class TextMethods(save.FileMethods):
             loss = default_training.compute_loss(
                 self.preprocessor.trained_task, y_pred, x, y, sample_weight
             )
-            # Keras sums the losses of all replicas, so divide by their number.
+            # Keras adds up the replicas' losses, so divide by their number.
             return loss / tf.distribute.get_strategy().num_replicas_in_sync
         y, y_pred, sample_weight, mask = self._align(y, y_pred, sample_weight)
         if mask is not None:
@@ -560,10 +561,12 @@ class TextMethods(save.FileMethods):
         return draws and y is None and "masked_lm_positions" not in x
 
     def _labels_to_build(self, x, y, y_pred):
-        """Returns `y`, or placeholder labels if no masks are drawn yet."""
+        """Returns `y`; if it will be drawn with the masks, any labels.
+
+        Keras needs labels to build the metrics, before masks are drawn.
+        """
         if not self._draws_masks(x, y):
             return y
-        # Metrics are built before masks are drawn, so return labels to build.
         return tf.argmax(y_pred["masked_lm_logits"], -1)
 
     def _with_masks(self, data, step):
@@ -582,7 +585,7 @@ class TextMethods(save.FileMethods):
         return keras.utils.pack_x_y_sample_weight(x, labels, sample_weight)
 
     def _compile_with_defaults(self, num_steps):
-        strategy = self._distribute_strategy  # None if loaded without one.
+        strategy = self._distribute_strategy  # None if loaded outside of one.
         if strategy is None and tf.distribute.has_strategy():
             raise UserError(
                 "Expected a model of this strategy: load it within "
@@ -622,7 +625,7 @@ class TextMethods(save.FileMethods):
         """Returns labels, outputs and weights in one structure, and the mask.
 
         For a single trained output, returns tensors, not dictionaries. The mask
-        is <float32>[B, S], 1 for labeled tokens; None if labels are for rows.
+        is <float32>[B, S], 1 for labeled tokens; None if rows have the labels.
         """
         names = self._trained_outputs
         if len(names) > 1:
@@ -644,9 +647,8 @@ class TextMethods(save.FileMethods):
         mask = tf.cast(tf.not_equal(y, default_training.NO_LABEL), tf.float32)
         weights = mask
         if sample_weight is not None:
-            weights = default_training.weigh(
-                mask, tf.cast(sample_weight, tf.float32)
-            )
+            sample_weight = tf.cast(sample_weight, tf.float32)
+            weights = default_training.weigh(mask, sample_weight)
         return tf.maximum(y, 0), y_pred, weights, mask
 
 
@@ -672,12 +674,8 @@ for _cls in (
     task_models.BertForQuestionAnswering,
     task_models.BertForTagging,
 ):
-    # Register the class: otherwise `.keras` files load without text methods.
+    # Register the class, otherwise `.keras` files load without text methods.
     with_text(_cls)
-
-
-def _is_features(x):
-    return isinstance(x, Mapping) and "input_ids" in x
 
 
 def _rename_labels(values):

@@ -16,6 +16,7 @@ from absl import logging
 
 from bert_tf.api import default_training
 from bert_tf.api import raw_rows
+from bert_tf.api.default_training import BATCH_SIZE
 from bert_tf.api.default_training import NO_LABEL
 from bert_tf.api.raw_rows import is_text
 from bert_tf.checkpoints import weight_map
@@ -50,7 +51,6 @@ from bert_tf.tasks.task_files import SplitKey
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.training import unpad as unpadding
 
-_ROWS_AT_ONCE = 32
 # The maximum number of tokens in a row if task.json has none.
 _MAX_SEQ_LENGTH = 128
 
@@ -82,11 +82,11 @@ class Preprocessor:
         value in `task_values`, else the task's default.
 
     Attributes:
-      task_values: The contents of task.json.
       mask_seed: The seed of the masks that `fit` and `evaluate` of a masked
         language model draw; may be set at any time.
-      embedding_values: `fit(few_shot=True)` trains a model for embeddings;
-        these are the contents of its task.json.
+      embedding_values: The contents of task.json of the model for embeddings
+        that `fit(few_shot=True)` trains.
+      advice: A hint that the next `fit` logs, or "".
       has_one_hot_loss: Whether the loss reads one-hot labels <float>[N, L],
         with a single 1 in each row.
       keeps_vectors: Whether the loss reads labels <float>[N, L] unchanged. The
@@ -125,13 +125,14 @@ class Preprocessor:
             self.task_values["max_seq_length"] = int(max_seq_length)
         self.has_one_hot_loss = False
         self.embedding_values = {"kind": "embeddings"}
+        self.advice = ""
         self.keeps_vectors = False
         self.row_error: UserError | None = None
         # Cache: the model of the last `predict`, and its copy for inference.
         self._prepared: tuple[keras.Model, keras.Model] | None = None
         # Cache: (`id` of the task, batch size) -> the copied model's predictor.
         self._predictors: dict[tuple[int, int], Predictor] = {}
-        # Use a variable: a compiled step would not see a changed Python number.
+        # A compiled step would ignore changes of a number, so use a variable.
         self._mask_seed = tf.Variable(0, False, dtype=tf.int64)
 
     def __repr__(self) -> str:
@@ -181,7 +182,7 @@ class Preprocessor:
             isinstance(task, SquadTask)
             and task.max_query_length + 4 > task.max_seq_length
         ):
-            # Shorten questions: otherwise a paragraph would have no room.
+            # Shorten questions, otherwise a paragraph would have no room.
             most = task.max_seq_length // 2
             self.task_values["max_query_length"] = most
             task = dataclasses.replace(task, max_query_length=most)
@@ -313,7 +314,7 @@ class Preprocessor:
         """Makes the task multi-label if the labels of rows are lists.
 
         If each list is one-hot or has one name, the task becomes single-label.
-        Nothing changes with a problem type in task.json or a one-hot loss.
+        If task.json has a problem type or the loss is one-hot, nothing changes.
         """
         if not self.has_open_problem or self.has_one_hot_loss:
             return
@@ -347,13 +348,12 @@ class Preprocessor:
     def calibrate(self, compute: Callable[[Any], Any], data: Any) -> None:
         """Fits the probabilities of the task on validation data.
 
-        Args:
-          compute: Computes the model's outputs for a batch of features.
-          data: Validation data, as the method `validation_data` returns it.
+        `compute` returns the model's outputs for a batch of features; the data
+        are as from `validation_data`.
         """
         if not isinstance(data, tf.data.Dataset):
             data = tf.data.Dataset.from_tensor_slices(tuple(data[:2]))
-            data = data.batch(_ROWS_AT_ONCE)
+            data = data.batch(BATCH_SIZE)
         pairs = [(compute(x)["logits"], np.asarray(y)) for x, y, *_ in data]
         logits, labels = map(np.concatenate, zip(*pairs, strict=True))
         if not self.is_multi_label:
@@ -361,15 +361,13 @@ class Preprocessor:
         self.fit_confidence(logits, labels)
 
     def fit_confidence(self, logits: np.ndarray, labels: np.ndarray) -> None:
-        """Fits the probabilities of the task.
+        """Fits the probabilities to texts that were not used in training.
 
-        Args:
-          logits: <float>[N, L], for texts that the model was not trained on.
-          labels: <int>[N], the texts' labels; <int>[N, L] for several labels.
+        Logits are <float>[N, L], labels <int>[N] or, for several, <int>[N, L].
         """
         outputs = {"logits": tf.constant(logits, tf.float64)}
         blank = InputExample("", "any text")
-        if labels.ndim == 1:  # An id may be the name of another label.
+        if labels.ndim == 1:  # An id may also be the name of another label.
             labels = labels[:, None] == np.arange(len(self.task.labels))
         tuned = dataclasses.replace(self.task, calibrates=True)
         tuned = tuned.select_threshold(
@@ -381,7 +379,7 @@ class Preprocessor:
     def examples(
         self, rows: Sequence[Any], labels: Sequence[Any] | None = None
     ) -> list[Any]:
-        """Converts rows to the task's examples; a `UserError` names the row."""
+        """Converts rows to the task's examples; errors name the row."""
         examples, task = [], self.task
         for number, row in enumerate(rows):
             with raw_rows.naming_row(number):
@@ -401,12 +399,7 @@ class Preprocessor:
         """Returns, for each row, the JSON object that run/predict.py writes.
 
         For a model for embeddings, returns the embeddings <float32>[N, size].
-
-        Args:
-          model: The model; its current weights are used.
-          rows: Raw rows, in any form that `raw_rows.to_rows` accepts.
-          batch_size: The number of rows in a batch; by default 32.
-          show_progress: Whether to show a progress bar.
+        The rows may have any form that `raw_rows.to_rows` accepts.
 
         Raises:
           UserError: If a row does not fit the task, the model has no
@@ -424,7 +417,7 @@ class Preprocessor:
         else:
             packed_weights.refuse()
             inference.copy_weights(*self._prepared, shares_weights=True)
-        key = (id(self.task), batch_size or _ROWS_AT_ONCE)
+        key = (id(self.task), batch_size or BATCH_SIZE)
         if key not in self._predictors:
             self._predictors[key] = Predictor(
                 self._prepared[1],
@@ -481,7 +474,7 @@ class Preprocessor:
             return self.convert_rows(x, y, sample_weight)
         raw_rows.check_features(x)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
-            y = np.asarray(y)  # Keras refuses a list beside arrays.
+            y = np.asarray(y)  # Keras refuses a list if `x` has arrays.
         if y is not None and self.has_task:
             is_matrix = getattr(y, "ndim", 1) == 2 and self._num_labels != 1
             is_matrix &= self.task_values["kind"] == "classification"
@@ -539,7 +532,7 @@ class Preprocessor:
         return *part(False), part(True)
 
     def _row_labels(self, y: Any, count: int | None = None) -> list[Any]:
-        """Returns the labels of rows; soft vectors become one-hot."""
+        """Returns the labels of rows, for a one-hot loss as one-hot vectors."""
         y = raw_rows.to_labels(y, count)
         if not self.is_one_hot:
             return y
@@ -548,8 +541,8 @@ class Preprocessor:
     def prediction_data(self, x: Any, batch_size: int | None) -> Any:
         """Returns the argument `x` of `predict`, without labels.
 
-        In classification and without a task, a data set of raw rows becomes
-        one of features, in other tasks a list of rows.
+        A data set of raw rows becomes a data set of features if `reads_texts`,
+        otherwise a list of rows.
         """
         if isinstance(x, default_training.STREAMS):
             return raw_rows.check_stream(x)
@@ -566,8 +559,8 @@ class Preprocessor:
     ) -> tuple[Any, Any, Any]:
         """Returns features, labels and weights; labels and weights may be None.
 
-        The arguments are as in `__call__`. If the loss reads one-hot labels,
-        the returned labels are one-hot.
+        The arguments are as in `__call__`. For a one-hot loss, the returned
+        labels are one-hot.
         """
         if y is None and sample_weight is not None:
             raise UserError(  # Keras would silently ignore the weights.
@@ -594,9 +587,8 @@ class Preprocessor:
                 )
             if self.has_open_problem and raw_rows.has_several_labels(dataset):
                 self.adapt_to_labels(raw_rows.first_labels(dataset, self.task))
-        return raw_rows.convert_dataset(
-            dataset, self, batch_size or _ROWS_AT_ONCE
-        )
+        size = batch_size or BATCH_SIZE
+        return raw_rows.convert_dataset(dataset, self, size)
 
     def validation_data(
         self,
@@ -608,7 +600,7 @@ class Preprocessor:
         if isinstance(data, default_training.IN_BATCHES):
             return self.training_data(data, batch_size=batch_size)[0]
         if isinstance(data, list) and all(isinstance(x, str) for x in data):
-            data = (data,)  # Else the texts would be read as (x, y, weight).
+            data = (data,)  # Else texts would be read as (x, y, weight).
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         x, y = raw_rows.split_table(x, y, self, names or {})
         x, y, weight = self.training_data(x, y, weight, batch_size)
@@ -671,7 +663,7 @@ class Preprocessor:
 
 
 def _holds_rows(x: Any) -> bool:
-    """Returns True for a list, and for data with texts; see `is_text`."""
+    """Returns True for a list, and for other data with texts."""
     return isinstance(x, list) or (x is not None and is_text(x))
 
 

@@ -36,8 +36,9 @@ from bert_tf.text.tokenizer import BertTokenizer
 # Arguments of `fit` that name the columns of a table.
 COLUMNS = ("text_column", "text_pair_column", "label_column")
 _USUAL_LABELS = ("label", "labels", "tags", "ner_tags", "answers")
-# Columns of texts without a task; usual columns of tasks with other rows.
+# Text columns of models without a task.
 _TEXT_CHOICES = (("text", "text_pair"), ("text",))
+# Usual columns of other tasks than classification.
 _USUAL_TEXTS = (
     "text sentence words tokens question context choices anchor positive"
 ).split()
@@ -53,9 +54,9 @@ def to_rows(x: Any) -> list[Any]:
       x: One text; a list of rows, which are not checked; or, for pairs, a tuple
         of two sequences of texts, or an array [N, 2]. Or texts in an array,
         string tensor, pandas Series or `datasets.Dataset` column; or a pandas
-        DataFrame with one column for texts or two for pairs. Or a dictionary of
-        columns, as `split_table` returns for other tables; then each row is
-        returned as a dictionary with the columns' names as keys.
+        DataFrame with one column for texts or two for pairs. A dictionary of
+        columns, as `split_table` returns for other tables, becomes a list of
+        dictionaries with the columns' names as keys.
 
     Raises:
       UserError: If `x` has another type, or the columns' lengths differ.
@@ -106,7 +107,7 @@ def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
     known = [*inspect.signature(getattr(keras.Model, method)).parameters]
     known = [*known[1:], *COLUMNS]
     for name in arguments:
-        # Accept arguments that begin with "_": Keras itself passes them.
+        # Keras itself passes arguments that begin with "_".
         if name not in known and not name.startswith("_"):
             hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer"
             hint = hint * (method == "fit") + "."
@@ -126,7 +127,7 @@ def split_table(
       x: A DataFrame or `datasets.Dataset`; with `names` also a dictionary.
       y: The labels; if None, the table's column of labels is read.
       preprocessor: The model's `Preprocessor`.
-      names: Name of an argument in `COLUMNS` -> name of a column.
+      names: Argument, one of `COLUMNS` -> column.
 
     Raises:
       UserError: If a column is missing.
@@ -152,14 +153,14 @@ def split_table(
     reads_texts = isinstance(task, ClassificationTask | None)
     choices = getattr(task, "text_choices", _TEXT_CHOICES)
     known = itertools.chain(*choices) if reads_texts else _USUAL_TEXTS
-    # 1 or 2 columns of a DataFrame are texts, unless one has a known name.
+    # One or two columns of a DataFrame are texts, unless one has a known name.
     is_plain = len(table) < 3 and not label and hasattr(x, "columns")
     is_plain &= not {*known} & {*table}
     if not texts and reads_texts and not is_plain:
         texts = choose_columns(table, choices)
     if y is None and label and task is not None:
         y = _named_labels(x, to_list(table[label]), label, task)
-    if not texts:  # The task will find the columns by their names.
+    if not texts:  # The task finds the columns by their names.
         return (x if is_plain else table), y
     columns = [to_list(table[name]) for name in texts]
     return (columns[0] if len(columns) == 1 else tuple(columns)), y
@@ -179,7 +180,7 @@ def _named_labels(x: Any, y: list[Any], column: str, task: Task) -> Any:
 
 
 def is_text(x: Any) -> bool:
-    """Returns True if `x` (rows, columns or tensors) contains a text."""
+    """Returns True if rows, columns or tensors contain a text."""
     if isinstance(x, tf.data.Dataset):
         x, _, _ = keras.utils.unpack_x_y_sample_weight(x.element_spec)
         dtypes = [getattr(x, "dtype", None) for x in tf.nest.flatten(x)]
@@ -228,7 +229,8 @@ def naming_row(number: int) -> Iterator[None]:
 def restores_task(method: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a method restore the task if it refuses data.
 
-    An error of TensorFlow is replaced by the `UserError` that names the row.
+    If TensorFlow raised its own error for a `UserError` about a row, the
+    `UserError` is raised.
     """
 
     @functools.wraps(method)
@@ -252,7 +254,7 @@ def restores_task(method: Callable[..., Any]) -> Callable[..., Any]:
 def check_features(x: Any) -> None:
     """Raises `UserError` for arrays that cannot be a model's inputs.
 
-    Keras itself would raise an error only after the slow compilation.
+    Keras would notice only after the slow compilation.
     """
     if hasattr(x, "shape") or isinstance(x, Mapping | int):
         bert_model.check_inputs(x, MASKED_LM_POSITIONS.name)
@@ -286,11 +288,8 @@ def to_list(column: Any) -> list[Any]:
 def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
     """Returns the labels of `count` rows, one label for each row.
 
-    Args:
-      y: A list, an array, a tensor or a column. A tuple of texts and numbers
-        becomes a pair (text, number) for each row.
-      count: The expected number of rows, or None.
-      name: The name of the argument, for the error message.
+    A tuple of texts and numbers becomes a pair (text, number) for each row. The
+    error message has the `name` of the argument.
 
     Raises:
       UserError: If the numbers of labels and rows differ.
@@ -374,13 +373,13 @@ def convert_dataset(
 
     Args:
       dataset: Elements x, (x, y) or (x, y, weight); each is a row or a batch.
-        For texts, x is a text <string>, a pair in a tuple, or a dictionary of
+        Texts: x is a text <string>, a pair in a tuple, or a dictionary of
         columns. y is a label's name <string>, its index, or a number; for
         several labels their names <string>[names], or 0 or 1 for each label.
-        For question answering, x is (question, context) <string>, y is (answer
-        <string>, index of its first character <int>). For tagging, x is words
-        <string>[words], y is tags <string>[words] or indices. For multiple
-        choice, x is a dictionary of columns, or of "context" and "choices"
+        Question answering: x is (question, context) <string>, y is (answer
+        <string>, index of its first character <int>). Tagging: x is words
+        <string>[words], y is tags <string>[words] or indices. Multiple choice:
+        x is a dictionary of columns, or of "context" and "choices"
         <string>[choices]; y is an index. Lists in a batch are ragged or padded
         with "".
       preprocessor: The model's `Preprocessor`.
@@ -401,7 +400,8 @@ def convert_dataset(
                     *preprocessor.convert_rows(rows, labels, weights, length)
                 )
             except UserError as error:
-                preprocessor.row_error = error  # TensorFlow drops `error`.
+                # TensorFlow raises its own error, so keep this one.
+                preprocessor.row_error = error
                 raise
 
     _, y, weight = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
@@ -460,7 +460,7 @@ def _batched(
     x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     is_row = any(x.shape.rank == 0 for x in tf.nest.flatten((x, y)) if x)
     if isinstance(task, TaggingTask) and not isinstance(x, Mapping | tuple):
-        # A rank-1 `x` is one row's words if there are labels, else many texts.
+        # With labels, `x` of rank 1 is the words of one row, else many texts.
         is_words = x.shape.rank == 1 and (
             y is not None or isinstance(x, tf.RaggedTensorSpec)
         )

@@ -19,6 +19,7 @@ from bert_tf.checkpoints import keras_model
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
+from bert_tf.config import check_bools
 from bert_tf.errors import UserError
 from bert_tf.flags import cli
 from bert_tf.flags.export import SavedModelConfig
@@ -64,6 +65,7 @@ def save_model(
       >>> bert_tf.load_model("films").labels
       ('bad', 'good')
     """
+    check_bools(overwrite=overwrite)
     path = os.path.expanduser(directory)
     _require_own(model)
     _require_replaceable(path, overwrite)
@@ -189,7 +191,7 @@ def _describe_task(stored: StoredModel) -> dict[str, Any]:
     task = registry.build_task(
         values, stored.num_labels, stored.config.max_position_embeddings
     )
-    # Drop an unused `language` of earlier versions; `to_json` adds a used one.
+    # Earlier versions stored an unused `language`; `to_json` adds a used one.
     values.pop("language", None)
     complete = values | task.to_json()
     if values.get("labels") is None and "labels" in complete:
@@ -344,10 +346,7 @@ class FileMethods:
     def attach_text(self, stored, task_values, max_seq_length=None):
         """Sets `preprocessor`, and the `text_files` that a .keras file stores.
 
-        Args:
-          stored: The `StoredModel`.
-          task_values: The contents of task.json, except the labels.
-          max_seq_length: As for `bert_tf.load_model`.
+        The `task_values` are the contents of task.json, except the labels.
         """
         self.source = stored.source
         labels = getattr(self, "labels", None)

@@ -229,6 +229,29 @@ def build_model(
     return model
 
 
+def advise_new_pooler(
+    stored: StoredModel,
+    model: keras.Model,
+    new_parts: Collection[str],
+    remedy: str,
+) -> str:
+    """Returns advice if a head reads a pooler that was never trained, or "".
+
+    sentence-transformers pools tokens, but keeps a pooler that it never uses.
+    """
+    is_read = getattr(model, "reads_pooler", False) and (
+        "pooler" not in new_parts
+        and weight_map.POOLER in map(weight_map.part_of, stored.weights)
+    )
+    if not is_read or not stored.task.get("pooling"):
+        return ""
+    return (
+        f"The head reads the pooler of {stored.path}, a model for embeddings "
+        f"that never trained its pooler; {remedy} makes a new pooler, which "
+        "usually scores better."
+    )
+
+
 def _check_arguments(kind, labels, num_labels, new_parts) -> None:
     if kind not in _MODELS:
         raise UserError(

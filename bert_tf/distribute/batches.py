@@ -1,8 +1,8 @@
 """Splits batches over workers, replicas and micro-batches; seeds dropout.
 
 Each row of a batch is computed exactly once, on any number of replicas. If the
-replicas cannot share a batch evenly, blank rows fill up the last shares. All
-features of a blank row are 0; losses ignore it, as its `input_mask` is 0.
+replicas cannot share a batch evenly, the last shares also get blank rows. All
+features of a blank row are 0; losses ignore rows with an `input_mask` of 0.
 
 Shapes:
   B: examples of a step, over all replicas and micro-batches.
@@ -27,8 +27,8 @@ _DROPOUT_STREAM = 21
 class StepPlan:
     """The split of a step's examples over replicas and micro-batches.
 
-    For example, 2 replicas share 10 rows in micro-batches of 3. Replica 0 gets
-    rows 0-2, then 3-5. Replica 1 gets rows 6-8, then row 9 and 2 blank rows.
+    For example, 2 replicas share 10 rows in micro-batches of 3: replica 0 gets
+    rows 0-2, then 3-5; replica 1 gets rows 6-8, then row 9 and 2 blank rows.
 
     Attributes:
       batch_size: Examples of a step, B.
@@ -79,10 +79,10 @@ def distribute_batches(
     Args:
       strategy: The strategy of the run.
       dataset: Whole batches of `plan.batch_size` rows; or a function that
-        returns a dataset with only one worker's rows of each batch.
-      plan: Describes the split of a batch.
+        returns only one worker's rows of each batch.
+      plan: The split of a batch.
       finite: Whether the batches end, as in an evaluation.
-      transform: Changes each replica's rows, [R, ...]; None for no change.
+      transform: Changes each replica's rows, [R, ...].
     """
 
     def for_worker(context: tf.distribute.InputContext) -> tf.data.Dataset:
@@ -102,7 +102,7 @@ def distribute_batches(
         if transform is not None:
             own = own.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
         if not finite:
-            # Mark the dataset infinite, so that no batch checks for its end.
+            # Otherwise each step would check whether the dataset has ended.
             mark = tf.data.experimental.assert_cardinality
             own = own.apply(mark(tf.data.INFINITE_CARDINALITY))
         return untuned(own.prefetch(tf.data.AUTOTUNE))
@@ -111,9 +111,9 @@ def distribute_batches(
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the dataset without a thread that tunes it.
+    """Returns the dataset without TensorFlow's tuning thread.
 
-    The end of the iterator would wait up to a minute until the thread wakes.
+    The thread may sleep for a minute, and the iterator would wait for its end.
     """
     options = tf.data.Options()
     options.autotune.enabled = False
@@ -149,8 +149,8 @@ def example_weights(rows: Mapping[str, tf.Tensor]) -> tf.Tensor:
 def add_dropout_seeds(dataset: tf.data.Dataset, seed: int) -> tf.data.Dataset:
     """Replaces `example_index` <int64>[B] by `dropout_seeds` <int32>[B].
 
-    A seed depends on the run's seed and the example's index in the stream, but
-    not on the replica or micro-batch, so dropout does not depend on the split.
+    A seed depends only on the run's seed and the example's index in the stream,
+    so dropout does not depend on replicas and micro-batches.
     """
 
     def add(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:

@@ -1,8 +1,8 @@
 """Runs Apache Beam pipelines, and raises the errors of their steps.
 
-Beam reports an exception of a step late, after many retries, as text between
-tracebacks, or not at all. So a step writes each `UserError` into a folder that
-the launcher reads.
+Beam reports an exception of a step late, after many retries, within tracebacks,
+or not at all. So a step writes each `UserError` into a folder, and the launcher
+reads this folder.
 """
 
 import dataclasses
@@ -77,11 +77,11 @@ def run(
       work_dir: A folder that all workers and the launcher share.
       what: A description of the pipeline for the log.
       elements: The inputs of the first step.
-      *steps: Each is a `Step` or a function that the workers can import.
+      *steps: Each a `Step`, or a function that the workers can import.
 
     Raises:
-      UserError: If an option is unknown or missing, or a step raised a
-        `UserError`. With several, the alphabetically first message is raised.
+      UserError: If an option is unknown or missing; or the alphabetically first
+        `UserError` of the steps.
     """
     options = _options(config)
     problems = os.path.join(work_dir, _PROBLEMS)
@@ -89,8 +89,8 @@ def run(
     logging.info("%s, with %s.", what, config.runner)
     runner: Any = config.runner
     if runner == "DirectRunner":
-        # Build the runner here. With the name alone, Beam would try to download
-        # another runner, which supports no --direct_ option.
+        # Given only the name, Beam would try to download another runner, which
+        # supports no --direct_ option.
         runner = fn_api_runner.FnApiRunner(
             provision_info=fn_runner.ExtendedProvisionInfo(
                 beam_provision_api_pb2.ProvisionInfo(
@@ -113,7 +113,7 @@ def run(
         for number, step in enumerate(steps):
             if not isinstance(step, Step):
                 step = Step(work_dir=work_dir, function=step)
-            # Without Reshuffle, one worker would run all steps on an element.
+            # Reshuffle, otherwise one worker would run all steps on an element.
             collection |= f"spread {number}" >> beam.Reshuffle()
             collection |= f"step {number}" >> beam.ParDo(step)
     paths = tf.io.gfile.glob(os.path.join(problems, "*.json"))
@@ -135,7 +135,7 @@ def _options(config: BeamConfig) -> pipeline_options.PipelineOptions:
             f"{config.beam_options!r} ({error})."
         ) from error
     options = pipeline_options.PipelineOptions([*_DEFAULT_OPTIONS, *words])
-    # Check only DirectRunner's options: a job server may accept other options.
+    # Only check DirectRunner's options: a job server may accept others.
     if config.runner == "DirectRunner":
         given = options.get_all_options(retain_unknown_options=True)
         unknown = sorted(given.keys() - options.get_all_options().keys())

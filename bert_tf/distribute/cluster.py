@@ -1,9 +1,9 @@
 """Cluster of a run: resolved from --worker_hosts or TF_CONFIG, then started.
 
-TensorFlow also waits for all workers, but logs nothing, ignores signals, and
+TensorFlow also waits for all workers, but it logs nothing, ignores signals, and
 accepts any program that listens at a worker's address. So each worker first
 sends all others a greeting, a line of JSON with its index and all addresses. A
-worker continues when all other workers have sent a greeting or an answer.
+worker continues when every other worker has sent a greeting or an answer.
 """
 
 import contextlib
@@ -70,9 +70,9 @@ def find(
 ) -> Cluster | None:
     """Finds the workers in the flags or, without them, in TF_CONFIG.
 
-    The result is None for a run of one process, including a cluster of one
-    worker. Malformed addresses, contradictions between the two, and a strategy
-    that does not fit the number of workers raise `UserError`.
+    Returns None for a run of one process. Raises `UserError` if an address is
+    malformed, flags and TF_CONFIG differ, or the strategy does not fit the
+    number of workers.
     """
     from_variable = _read_variable(environment.get(_VARIABLE, ""))
     from_flags = None
@@ -104,7 +104,7 @@ def find(
 
 
 def _check_hosts(hosts: tuple[str, ...]) -> None:
-    """Refuses addresses for which TensorFlow would wait forever."""
+    """Refuses addresses at which TensorFlow would wait forever."""
     for host in hosts:
         name, _, port = host.rpartition(":")
         if not name or not port.isdigit() or not 0 < int(port) < 65536:
@@ -171,8 +171,9 @@ def wait_for_all(
 ) -> None:
     """Waits until all workers are running, and logs which are missing.
 
-    Raises `UserError` if this worker cannot listen at its port, or another has
-    other addresses or the same index; `Preempted` if one got SIGTERM meanwhile.
+    Raises `UserError` if this worker cannot listen at its port, or if another
+    worker has other addresses or the same index. Raises `Preempted` if any
+    worker gets SIGTERM meanwhile.
     """
     next_reminder = time.monotonic()
     with _Meeting(cluster) as meeting:
@@ -221,7 +222,7 @@ class _Meeting:
         self._listener.close()
 
     def greet_missing(self) -> dict[int, str]:
-        """Greets workers; returns why each missing one is missing."""
+        """Greets the missing workers; returns why each is still missing."""
         missing = [i for i in self._cluster.others if i not in self._met]
         reasons = {index: self._greet(index) for index in missing}
         if self._failure is not None:
@@ -255,7 +256,7 @@ class _Meeting:
     def _receive_all(self) -> None:
         """Answers greetings until the meeting is over."""
         while not self._is_over.is_set():
-            # Ignore timeouts and lost connections: a caller connects again.
+            # Ignore timeouts and lost connections, as callers connect again.
             with (
                 contextlib.suppress(OSError),
                 self._listener.accept()[0] as caller,
@@ -319,7 +320,7 @@ def _listen(cluster: Cluster) -> socket.socket:
 
 
 def _receive(caller: socket.socket) -> dict[str, Any] | None:
-    """Reads a greeting; returns None if the line is no greeting."""
+    """Reads a greeting; returns None for any other line."""
     with caller.makefile("rb") as stream:
         line = stream.readline(_MAX_BYTES)
     try:

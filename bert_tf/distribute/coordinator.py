@@ -1,7 +1,7 @@
 """Exchanges values between the workers of a run, and synchronizes them.
 
-All workers must call the methods in the same order, or they wait forever; but a
-worker can use `finishing` alone. In a run of one process, no method waits.
+All workers must call the methods in the same order, or they wait forever. Only
+`finishing` waits for no other worker. In a run of one process, no method waits.
 """
 
 import contextlib
@@ -54,8 +54,8 @@ class Coordinator:
     def finishing(self) -> Iterator[None]:
         """Marks the time in which this worker writes its last checkpoint.
 
-        If other workers are lost during this time, `health.Watch` waits for at
-        most ten minutes before it ends the process.
+        If other workers are lost in this time, `health.Watch` gives this worker
+        ten minutes before it ends the process.
         """
         self.is_finishing = True
         try:
@@ -71,8 +71,8 @@ class Coordinator:
     ) -> None:
         """Raises `UserError` if not all workers have the same JSON values.
 
-        The message names the worker and its values, the `description` of all
-        values, a noun phrase, and the `remedy`.
+        The message has the worker, the values that differ, the `description` of
+        all values, a noun phrase, and the `remedy`.
         """
         if self._cluster is None:
             return
@@ -109,7 +109,7 @@ class Coordinator:
 
     def _exchange(self, value: Any) -> list[Any]:
         """Returns the JSON values of all workers, on all workers."""
-        # Send bytes as float32: they stay exact, and any device can sum them.
+        # Send bytes as float32, which is exact and which any device can sum.
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         lengths = np.zeros(self.num_workers, np.float32)
         lengths[self.index] = own.size
@@ -124,7 +124,7 @@ class Coordinator:
 
     def _add_up(self, values: np.ndarray) -> np.ndarray:
         """Returns <float32>[...], the sum of the workers' values."""
-        # Each new size needs another graph, so round up to a power of two.
+        # Each size needs its own graph, so round the size up to a power of two.
         size = 2 ** max(_MIN_SIZE_LOG2, (values.size - 1).bit_length())
         padded = np.zeros(size, np.float32)
         padded[: values.size] = values.ravel()

@@ -19,13 +19,14 @@ from bert_tf.distribute import packed_weights
 from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import UserError
+from bert_tf.errors import first_line
 from bert_tf.flags.groups import DeviceConfig
 from bert_tf.io import terminal
 
-# These flag values have an effect only with --do_train: warn if it is missing.
+# Flags and values that have an effect only with --do_train.
 _OF_STEPS = {"all_reduce_dtype": "bfloat16", "remat": True, "xla": "on"}
-# Seconds in which all running workers must connect. Without this limit,
-# TensorFlow would wait an hour for a worker that has just ended.
+# Seconds in which all running workers must connect. TensorFlow alone would wait
+# an hour for a worker that has just ended.
 _SECONDS_TO_CONNECT = 180
 _BFLOAT16_CAPABILITY = (8, 0)  # Ampere, the first with bfloat16.
 _FLOAT16_CAPABILITY = (7, 0)  # Volta, the first with fast float16.
@@ -87,7 +88,7 @@ class Devices:
     @property
     def fuse(self) -> bool:
         """True if the operations between matrix products are compiled."""
-        # On a TPU the whole step is compiled, so do not also compile its parts.
+        # On a TPU the whole step is compiled, so its parts need no compilation.
         return self.kind != "TPU" and self.xla != "off"
 
     @contextlib.contextmanager
@@ -109,9 +110,9 @@ class Devices:
 def prepare(flags: DeviceConfig) -> Devices:
     """Chooses and logs the devices, the precision and determinism.
 
-    Call this function before TensorFlow computes anything. It waits until all
-    workers are running. Raises `UserError` for missing devices or wrong flags,
-    and `Preempted` if a worker got SIGTERM meanwhile.
+    Waits until all workers are running. Call it before TensorFlow computes
+    anything. Raises `UserError` for missing devices or wrong flags, and
+    `Preempted` if a worker gets SIGTERM meanwhile.
     """
     cluster = clusters.find(flags)
     if cluster is not None:
@@ -138,7 +139,7 @@ def prepare(flags: DeviceConfig) -> Devices:
         tf.config.experimental.enable_tensor_float_32_execution(
             flags.tensor_float_32
         )
-    # Prediction scripts lack --xla and --all_reduce_dtype: use the defaults.
+    # Prediction scripts have no --xla and --all_reduce_dtype: use the defaults.
     xla = getattr(flags, "xla", "auto")
     all_reduce_dtype = getattr(flags, "all_reduce_dtype", "float32")
     for warning in _without_effect(flags, kind, strategy):
@@ -253,14 +254,14 @@ def build_strategy(
 ) -> tf.distribute.Strategy:
     """Returns the strategy of `--distribution_strategy`.
 
-    Call this function before TensorFlow uses a device, or GPU memory growth and
-    the number of logical CPU devices cannot be set. With several workers, the
-    function waits until all workers have called it.
+    Call this function before TensorFlow uses a device, otherwise GPU memory
+    growth and the number of logical CPU devices cannot be set. It waits until
+    all workers have called it.
 
     Args:
       name: "auto", "one_device", "mirrored", "multi_worker_mirrored" or "tpu".
         "auto" is multi_worker_mirrored with several workers, mirrored with
-        more than one GPU, else one_device.
+        several GPUs, else one_device.
       num_devices: Number of GPUs to use on each worker; without GPUs, number
         of logical CPU devices; 0 means all.
       tpu: Address of the TPU, for "tpu".
@@ -277,9 +278,8 @@ def build_strategy(
     devices = _prepare_devices(name, num_devices)
     # A single worker has no cluster: treat multi_worker_mirrored like auto.
     if name in ("auto", "multi_worker_mirrored"):
-        gpus = devices[0].startswith("GPU")
-        several = gpus and len(devices) > 1
-        name = "mirrored" if several else "one_device"
+        has_gpus = devices[0].startswith("GPU") and len(devices) > 1
+        name = "mirrored" if has_gpus else "one_device"
     if name == "one_device":
         return tf.distribute.OneDeviceStrategy(devices[0])
     return tf.distribute.MirroredStrategy(devices)
@@ -350,7 +350,7 @@ def _configure(setter: Callable[..., None], *arguments) -> None:
     try:
         setter(*arguments)
     except RuntimeError as error:
-        # TensorFlow refuses to change devices in use: keep their settings.
+        # TensorFlow does not change devices in use: keep their settings.
         logging.debug("%s: %s", setter.__name__, error)
 
 
@@ -362,10 +362,9 @@ def _build_tpu_strategy(tpu: str | None) -> tf.distribute.Strategy:
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (OSError, ValueError, tf.errors.OpError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"No TPU answers at --tpu={tpu or ''!r} ({reason}); give its name "
-            "or address, `local` on its own machine, or another "
+            f"No TPU answers at --tpu={tpu or ''!r} ({first_line(error)}); "
+            "give its name or address, `local` on its own machine, or another "
             "--distribution_strategy."
         ) from error
     return tf.distribute.TPUStrategy(resolver)
@@ -392,11 +391,9 @@ def _choose_precision(device_type: str) -> Precision:
         return Precision("bfloat16", "TPUs compute in bfloat16")
     if device_type == "GPU":
         capability = _gpu_capability() or (0, 0)
-        name = "float32"
+        name = "float16" if capability >= _FLOAT16_CAPABILITY else "float32"
         if capability >= _BFLOAT16_CAPABILITY:
             name = "bfloat16"
-        elif capability >= _FLOAT16_CAPABILITY:
-            name = "float16"
         version = ".".join(map(str, capability))
         return Precision(name, f"the GPU has compute capability {version}")
     flags = packed_weights.bfloat16_flags()

@@ -1,10 +1,9 @@
 """Worker health: detects workers that die or hang, and stops the run.
 
-A lost worker's connections break within a second or two, and TensorFlow reports
-its missing heartbeats to the other workers after ten seconds. But training
-notices these errors only at the next reduction, and a step may take minutes, so
-a thread also checks the workers. The first worker that notices the loss reports
-it, and all workers stop with the same message.
+TensorFlow notices a lost worker within ten seconds, but training sees the error
+only at the next reduction, and a step may take minutes. So a thread also checks
+the workers. The first worker that notices the loss reports it, and all workers
+stop with the same message.
 """
 
 import atexit
@@ -27,16 +26,17 @@ from bert_tf.distribute.cluster import Cluster
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.errors import Preempted
 from bert_tf.errors import UserError
+from bert_tf.errors import first_line
 
 # Seconds between two checks of the other workers.
 _PERIOD = 5.0
 # Seconds to wait for the answer to a check.
 _CHECK_TIMEOUT = 5.0
-# Seconds for training to notice a lost worker, after two failed checks.
+# Seconds after two failed checks, for training itself to notice the loss.
 _GRACE = 15.0
-# Seconds to write the last checkpoint if other workers are gone.
+# Seconds to write the last checkpoint after other workers are gone.
 _SECONDS_TO_FINISH = 600.0
-# Seconds between reporting an error and exiting, so that the report arrives.
+# Seconds between the report of an error and the exit; the report must arrive.
 _SHUTDOWN_GRACE = 4.0
 
 # Errors that TensorFlow may raise in a training step when a worker is gone.
@@ -65,8 +65,7 @@ def together(
     A finished worker waits for all workers. A failing worker reports its error
     to all workers. If another worker caused an error, `UserError` or
     `Preempted` names that worker. After an error, the process exits within a
-    few seconds, because TensorFlow's own shutdown would take half a minute.
-    Without a cluster, nothing is done.
+    few seconds; TensorFlow's own shutdown would take half a minute.
     """
     if cluster is None:
         yield
@@ -81,7 +80,9 @@ def together(
                 kind, status = "stop", (cause or error).status
             else:
                 kind, status = "failure", 1
-            _report(kind, str(cause or _own_failure(error, cluster)))
+            own = cluster.name(cluster.index)
+            text = f"{own[0].upper()}{own[1:]} stopped: {first_line(error)}"
+            _report(kind, str(cause or text))
             atexit.register(_exit, status, time.monotonic())
             if cause is None:
                 raise
@@ -99,8 +100,8 @@ def explain(
         kind = Preempted if report[1] == "stop" else UserError
         return kind(report[2])
     named = {int(index) for index in _TASK.findall(str(error))}
-    # First check the workers that the error names, which are probably gone.
-    # Check the other workers, too, because one of them may be the cause.
+    # First check the workers that the error names, which are probably gone. One
+    # of the others may be the cause, so check them, too.
     others = sorted(cluster.others, key=lambda index: index not in named)
     gone = [index for index in others if check_health(index)]
     gone = gone or [index for index in others if index in named]
@@ -136,15 +137,8 @@ def _report(kind: str, text: str) -> None:
             tf.errors.UNAVAILABLE, f"<bert_tf {kind}>{text}</bert_tf>"
         )
     except tf.errors.OpError as error:
-        # Only log: the chief is gone or has a report, so workers stop.
+        # The chief is gone or has a report, so the workers stop anyway.
         logging.debug("Could not report to the other workers: %s", error)
-
-
-def _own_failure(error: BaseException, cluster: Cluster) -> str:
-    """Returns the message that reports an error of this worker."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    text = f"{cluster.name(cluster.index)} stopped: {lines[0]}"
-    return f"{text[0].upper()}{text[1:]}"
 
 
 def _exit(status: int, reported_at: float) -> None:
@@ -159,13 +153,9 @@ class Watch:
     """Checks the other workers in its own thread.
 
     If a worker does not respond and training does not notice in time, the
-    watch ends the process.
-
-    Args:
-      check: Maps a worker's index to its error; None if the worker responds.
-      end_process: Ends the process with an error message.
-      is_finishing: Returns True while training writes its last checkpoint; the
-        watch then waits longer before it ends the process.
+    watch ends the process. It waits longer while `is_finishing` returns True,
+    because training then writes its last checkpoint. Tests replace `check` and
+    `end_process`.
     """
 
     def __init__(
@@ -195,7 +185,7 @@ class Watch:
     def _run(self) -> None:
         missed: list[int] = []
         while not self._is_over.wait(_PERIOD):
-            # Wait for a second failed check, as a machine may just be busy.
+            # A machine may just be busy, so wait for a second failed check.
             silent = [x for x in self._cluster.others if self._check(x)]
             gone = [index for index in silent if index in missed]
             missed = silent
@@ -207,7 +197,7 @@ class Watch:
                 return
 
     def _finishes(self) -> bool:
-        """Waits for training to finish; returns whether it has finished."""
+        """Waits while training is finishing; returns whether it has ended."""
         if not self._is_finishing():
             return False
         deadline = time.monotonic() + _SECONDS_TO_FINISH

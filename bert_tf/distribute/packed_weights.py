@@ -2,11 +2,10 @@
 
 oneDNN multiplies weights in its own packed layout. TensorFlow packs weights
 again in each call (170 MB for BERT-base), unless an environment variable
-promises that weights never change. With this promise, each operation keeps the
-weights of its first call, so training would silently compute with the weights
-of its first step. In float32, packed weights only make products slower.
-TensorFlow reads the environment variable once, at its first product, so set it
-before TensorFlow is imported.
+promises that weights never change. Each operation then keeps the weights of its
+first call, so training would silently compute with the weights of its first
+step. In float32, packed weights only make products slower. TensorFlow reads the
+variable at its first product, so set it before TensorFlow is imported.
 """
 
 import os
@@ -25,7 +24,7 @@ _FLAGS_FILE = "/proc/cpuinfo"
 def assume() -> None:
     """Makes TensorFlow keep packed weights, unless the user set the variable.
 
-    Does nothing after TensorFlow is imported, as the process may then train.
+    Does nothing after TensorFlow is imported, because the process may train.
     """
     if VARIABLE not in os.environ and "tensorflow" not in sys.modules:
         os.environ[VARIABLE] = "1"
@@ -63,5 +62,5 @@ def bfloat16_flags() -> list[str]:
 
 
 def computes_in_bfloat16(flag: str) -> bool:
-    """Returns True if --mixed_precision lets a CPU multiply in bfloat16."""
+    """Returns True if --mixed_precision=`flag` uses bfloat16 on this CPU."""
     return flag in ("auto", "bfloat16") and bool(bfloat16_flags())

@@ -293,6 +293,11 @@ def build_model(
         )
         if head_range is not None:
             _scale_head(model, head_range)
+    advice = checkpoint_loading.advise_new_pooler(
+        stored, model, new_parts, "--new_pooler"
+    )
+    if config and advice:
+        logging.warning("%s", advice)
     return model
 
 

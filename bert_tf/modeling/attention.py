@@ -22,10 +22,9 @@ from bert_tf.modeling import layers
 def build_attention_bias(input_mask, left_to_right=False):
     """Returns the bias that masks attention scores; the original's `adder`.
 
-    Padding gets -10000, as in the original (modeling.py:705-713), instead of
-    minus infinity. In a row of only padding, -10000 shifts all scores equally,
-    so the softmax stays finite. The mask 1 1 0 gives 0 0 -10000 for every
-    query; left to right, the first query gets 0 -10000 -10000.
+    The mask 1 1 0 gives 0 0 -10000 for every query; left to right, the first
+    query gets 0 -10000 -10000. Minus infinity would make the softmax of a row
+    of only padding NaN. Source: modeling.py:705-713 of the original.
 
     Args:
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
@@ -35,7 +34,7 @@ def build_attention_bias(input_mask, left_to_right=False):
     Returns:
       <float32>[B, 1, 1, S], or [B, 1, S, S] if `left_to_right`.
     """
-    # TensorFlow Lite cannot convert [:, tf.newaxis, ...], so expand the axes.
+    # TensorFlow Lite cannot convert [:, tf.newaxis, ...], so use expand_dims.
     mask = tf.expand_dims(tf.cast(input_mask, tf.float32), 1)
     mask = tf.expand_dims(mask, 1)
     if left_to_right:
@@ -72,9 +71,8 @@ class SelfAttention(layers.BertLayer):
         self.head_size = config.hidden_size // config.num_attention_heads
         width, shape = config.hidden_size, hidden_states_shape
         if self.for_inference:
-            self.query_key_value = self.project(
-                3 * width, shape, "query_key_value"
-            )
+            name = "query_key_value"
+            self.query_key_value = self.project(3 * width, shape, name)
             return
         self.query = self.project(width, shape, "query")
         self.key = self.project(width, shape, "key")
@@ -106,10 +104,10 @@ class SelfAttention(layers.BertLayer):
         return layout.merge_heads(tf.matmul(probs, value)), probs
 
     def _infer(self, hidden_states, attention_bias, layout):
-        """Returns the results of `call`, computed in the compute dtype only.
+        """Returns the results of `call`, computed in the compute dtype.
 
-        TensorFlow's optimizer fuses the product of queries and keys, the
-        scale and the attention bias into one operation.
+        Without casts between them, TensorFlow's optimizer fuses the product of
+        queries and keys, the scale and the attention bias into one operation.
         """
         parts = layout.split_heads(
             self.query_key_value.affine(hidden_states), like=hidden_states

@@ -10,11 +10,13 @@ Shapes:
 """
 
 import os
+import pathlib
 from collections.abc import Mapping
 
 import keras
 import tensorflow as tf
 
+from bert_tf.config import check_bools
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.modeling import attention
@@ -40,15 +42,11 @@ _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 def lookup(table, ids):
     """Gathers rows of a table, with a dense gradient.
 
-    `tf.gather` has a sparse gradient. In such a gradient, repeated rows distort
-    the global norm, and summing sparse gradients over replicas is slow.
+    `tf.gather` has a sparse gradient: it would list a row once for each use,
+    which distorts the global norm, and its sum over replicas is slow.
 
-    Args:
-      table: <float>[rows, width].
-      ids: <int32>[...].
-
-    Returns:
-      <float>[..., width].
+    The table is <float>[rows, width], the ids are <int32>[...], the result
+    <float>[..., width].
     """
     rows, width = table.shape
 
@@ -104,21 +102,26 @@ class Embeddings(layers.BertLayer):
         return self.add_variable(
             name,
             (rows, self.bert_config.hidden_size),
-            layers.truncated_normal(self.bert_config.initializer_range),
+            layers.TruncatedNormal(stddev=self.bert_config.initializer_range),
             self.variable_dtype,
         )
 
     def call(self, input_ids, segment_ids, dropout_seeds=None, layout=None):
         layout = layout or self.padded
-        positions = self._positions(self._length(input_ids))
+        length = self._length(input_ids)
+        if self.for_inference:
+            # TensorFlow Lite stores the table in int8 only with tf.gather.
+            positions = tf.gather(self.position_embeddings, tf.range(length))
+        else:
+            positions = self.position_embeddings[:length]
         input_ids = layout.select(input_ids)
         segment_ids = layout.select(segment_ids)
         table = tf.convert_to_tensor(self.word_embeddings)
-        # Inference needs no gradient, so use tf.gather, which all servers have.
+        # Inference needs no gradient, so `tf.gather` is enough there.
         look_up = tf.gather if self.for_inference else lookup
         words = tf.cast(look_up(table, input_ids), tf.float32)
         # The segment table has few rows, so a product with one-hot rows is
-        # faster than gathering, in particular in the backward pass.
+        # faster than a gather, in particular in the backward pass.
         segments = tf.matmul(
             tf.one_hot(segment_ids, self.bert_config.type_vocab_size),
             tf.cast(self.token_type_embeddings, tf.float32),
@@ -128,15 +131,8 @@ class Embeddings(layers.BertLayer):
         keys = layout.draw_keys(dropout_seeds, self.dropout_id, width)
         return self.layer_norm(words + segments + positions, keys)
 
-    def _positions(self, length):
-        """Returns the embeddings of the first positions, <float>[S, H]."""
-        if self.for_inference:
-            # TensorFlow Lite stores the table in int8 only with tf.gather.
-            return tf.gather(self.position_embeddings, tf.range(length))
-        return self.position_embeddings[:length]
-
     def _length(self, input_ids):
-        """Returns S: an integer if it is known, as exports require."""
+        """Returns S, as an integer if possible, which exports need."""
         length = input_ids.shape[1]
         if length is None:
             return tf.shape(input_ids)[1]
@@ -156,8 +152,8 @@ class _ConfiguredModel(layers.Configured, keras.Model):
       head_outputs: The names of the outputs of the head; () without a head.
       labels_tokens: True if the first output scores tokens, not whole texts.
       text_files: The contents of vocab.txt, tokenizer.json and task.json of a
-        model directory, by file name. A .keras file stores them in assets/. The
-        dictionary is empty if the model was not read from files.
+        model directory, by file name; {} if the model was not read from files.
+        A .keras file stores them in assets/.
     """
 
     head_outputs = ()
@@ -165,13 +161,14 @@ class _ConfiguredModel(layers.Configured, keras.Model):
     text_files = {}
 
     def __init__(self, config, fuse=False, for_inference=False, **kwargs):
+        check_bools(fuse=fuse, for_inference=for_inference)
         super().__init__(autocast=False, **kwargs)
         self.bert_config = layers.as_config(config)
         self.fuse = fuse
         self.for_inference = for_inference
 
     def current_text_files(self):
-        """Returns `text_files` as they are to be saved."""
+        """Returns the `text_files` to save."""
         return dict(self.text_files)
 
     def save_assets(self, dir_path):
@@ -181,13 +178,12 @@ class _ConfiguredModel(layers.Configured, keras.Model):
 
     def load_assets(self, dir_path):
         """Reads the text files of a folder, if it exists; called by Keras."""
-        if dir_path is None or not tf.io.gfile.isdir(dir_path):
+        if dir_path is None or not os.path.isdir(dir_path):
             return
-        paths = {x: os.path.join(dir_path, x) for x in os.listdir(dir_path)}
         self.text_files = {
-            name: files.read_bytes(path).decode()
-            for name, path in sorted(paths.items())
-            if not tf.io.gfile.isdir(path)
+            path.name: files.read_bytes(str(path)).decode()
+            for path in sorted(pathlib.Path(dir_path).iterdir())
+            if not path.is_dir()
         }
 
     def build_from_config(self, config):
@@ -211,7 +207,7 @@ class BertModel(_ConfiguredModel):
       return_embeddings: Whether to return `embedding_output`.
       return_attention_probs: Whether to return `attention_probs`.
       has_pooler: Whether the model has a pooler and returns `pooled_output`.
-      remat: As for `Encoder`. It excludes `return_attention_probs`.
+      remat: As for `Encoder`; not with `return_attention_probs`.
       **kwargs: As for `keras.Model`: `name`, `dtype` (also a policy such as
         "mixed_bfloat16").
 
@@ -219,16 +215,16 @@ class BertModel(_ConfiguredModel):
       inputs: A dictionary of `input_ids` <int32>[B, S] and, if there is
         padding or a second segment, `input_mask` <int32>[B, S] (1 for tokens,
         0 for padding; default ones) and `segment_ids` <int32>[B, S] (default
-        zeros). With `token_indices` and `token_places` from
-        `layouts.find_tokens`, the model skips padding and outputs 0 there.
+        zeros). With the outputs of `layouts.find_tokens`, too, the model skips
+        padding and outputs 0 there.
       training: Whether to apply dropout.
       dropout_seeds: <int32>[B]; an example's dropout depends on its seed and
         the configuration alone. Keras draws the seeds if they are not given.
 
     Returns:
       A dictionary, in the compute dtype. Always: `sequence_output` <float>[B,
-      S, H] and, with a pooler, `pooled_output` <float>[B, H] of the first token
-      (if left-to-right, of the last token that is not padding). On request:
+      S, H]. With a pooler: `pooled_output` <float>[B, H] of the first token (if
+      left-to-right, of the last token that is not padding). On request:
       `encoder_outputs`, a list of <float>[B, S, H] per layer;
       `embedding_output` <float>[B, S, H]; and `attention_probs`, a list of
       <float>[B, N, S, S] per layer.
@@ -267,6 +263,7 @@ class BertModel(_ConfiguredModel):
         self.return_attention_probs = return_attention_probs
         self.has_pooler = has_pooler
         self.remat = remat
+        check_bools(**{name: getattr(self, name) for name in _FLAGS})
         self.embeddings = self.add_layer(Embeddings, "embeddings")
         self.encoder = self.add_layer(
             encoder.Encoder, "encoder", dropout_id=1, remat=remat
@@ -275,7 +272,7 @@ class BertModel(_ConfiguredModel):
         if has_pooler:
             self.pooler = self.add_layer(head_layers.Pooler, "pooler")
         self.seed_generator = keras.random.SeedGenerator()
-        # Build with a shape, or else `summary` would not show `output_shape`.
+        # Without a shape, `summary` would not show `output_shape`.
         self.build((None, None))
 
     def build(self, input_shape=None):
@@ -338,7 +335,7 @@ class BertModel(_ConfiguredModel):
 
 
 class BertWithHead(_ConfiguredModel):
-    """A `BertModel` in the attribute `bert`; subclasses add heads.
+    """A model with a `BertModel` in `bert`; subclasses add heads.
 
     Args:
       config: A `BertConfig`, or its dictionary.
@@ -346,9 +343,6 @@ class BertWithHead(_ConfiguredModel):
       return_encoder_outputs: Whether to also return the outputs of `BertModel`;
         by default True if one of `BertModel`'s `return_` flags is set.
       **kwargs: As for `BertModel`.
-
-    Attributes:
-      encoder_class: The class of the attribute `bert`.
     """
 
     encoder_class = BertModel
@@ -356,6 +350,7 @@ class BertWithHead(_ConfiguredModel):
     def __init__(
         self, config, fuse=False, return_encoder_outputs=None, **kwargs
     ):
+        check_bools(return_encoder_outputs=return_encoder_outputs)
         if return_encoder_outputs is None:
             return_encoder_outputs = returns_more(kwargs)
         flags = {name: kwargs.pop(name) for name in _FLAGS if name in kwargs}
@@ -502,14 +497,8 @@ def named_variables(model):
     """Returns the weights of a model by their canonical names.
 
     A canonical name is the weight's name in the original's checkpoints, such as
-    `bert/encoder/layer_0/attention/self/query/kernel`. The name of the model
-    and the name of its `BertModel` have no influence on canonical names.
-
-    Args:
-      model: A `BertModel` of any name, or a model that contains a `BertModel`.
-
-    Returns:
-      Each `keras.Variable` by name, except the states of random generators.
+    `bert/encoder/layer_0/attention/self/query/kernel`, whatever the names of
+    the model and of its `BertModel` are. States of random generators have none.
 
     Raises:
       UserError: If two weights share a name, as in a model with two encoders.
@@ -548,7 +537,7 @@ def check_inputs(inputs, *others):
 def standardize(inputs):
     """Returns the three inputs as <int32>[B, S], with defaults filled in."""
     if not isinstance(inputs, Mapping):
-        # Keras's export tries a bare tensor; only a TypeError is safe.
+        # Keras' export tries a bare tensor, and expects a TypeError.
         raise TypeError(
             "The model's inputs are a dictionary of `input_ids` and others. "
             f"Received: {type(inputs).__name__}."

@@ -1,10 +1,9 @@
 """Bidirectional LSTMs on top of the encoder, trained from scratch.
 
-Only the recurrence over the tokens has to be a loop. One product before the
-loop projects the inputs of all positions and both directions, and each step of
-the loop computes both directions. TensorFlow would sum the gradient of the
-recurrent kernel step by step; here one product after the loop computes it.
-Training takes half as long as with `keras.layers.LSTM`.
+Training takes half as long as with `keras.layers.LSTM`, because the loop over
+the tokens computes only the recurrence, for both directions at once. One
+product before the loop projects all inputs. One product after the loop computes
+the gradient of the recurrent kernel, which TensorFlow would sum step by step.
 
 Shapes:
   B: batch size.
@@ -24,14 +23,14 @@ from bert_tf.modeling import layers
 class BiLSTM(layers.BasicLayer):
     """An LSTM from left to right and another from right to left.
 
-    Both LSTMs skip padding: states do not change at padding, so the results do
-    not depend on the length of the padding. States are float32; products are in
-    the compute dtype. Weights are initialized as in `keras.layers.LSTM`.
+    At padding, states do not change, so the results do not depend on the amount
+    of padding. States are float32; products are in the compute dtype. Weights
+    are initialized as in `keras.layers.LSTM`.
 
     Args:
       units: U.
-      for_inference: Whether the layer is only for inference. If so, the layer
-        has no custom gradient and keeps no tensors for a gradient.
+      for_inference: If true, the layer has no custom gradient and keeps no
+        tensors for a gradient.
       **kwargs: As for `keras.layers.Layer`.
 
     Call arguments:
@@ -75,13 +74,16 @@ class BiLSTM(layers.BasicLayer):
         projected = tf.reshape(projected, [batch, length, 2, 4 * self.units])
         projected = _by_step(tf.transpose(projected, [2, 1, 0, 3]))
         mask = tf.transpose(tf.cast(input_mask, tf.bool))[..., tf.newaxis]
-        compute = _states if self.for_inference else _trainable_states
-        states = compute(
+        arguments = (
             projected,
             tf.stack(recurrent),
             tf.stack(biases)[:, tf.newaxis],
             _by_step(tf.stack([mask, mask])),
-        )  # [S, 2, B, U]
+        )
+        if self.for_inference:
+            (states,) = _run_forward(*arguments, count=1)  # [S, 2, B, U]
+        else:
+            states = _trainable_states(*arguments)
         states = tf.stack([states[:, 0], states[::-1, 1]], axis=2)
         states = tf.where(mask[..., tf.newaxis], states, 0.0)  # [S, B, 2, U]
         states = tf.transpose(cast(states), [1, 0, 2, 3])
@@ -121,18 +123,14 @@ def _by_step(x):
     return tf.stack([x[0], x[1, ::-1]], axis=1)
 
 
-def _states(projected, kernel, bias, mask):
-    """Returns the states of both LSTMs; see `_trainable_states`."""
-    (states,) = _run_forward(projected, kernel, bias, mask, count=1)
-    return states
-
-
 def _trainable_states(projected, kernel, bias, mask):
     """Returns the states <float32>[S, 2, B, U], with a fast custom gradient.
 
-    `projected` <float>[S, 2, B, 4U] has the products of inputs and kernels,
-    `kernel` <float>[2, U, 4U] the recurrent kernels. `bias` is <float32>[2, 1,
-    4U], `mask` <bool>[S, 2, B, 1], false for padding.
+    Args:
+      projected: <float>[S, 2, B, 4U], the products of inputs and kernels.
+      kernel: <float>[2, U, 4U], the recurrent kernels.
+      bias: <float32>[2, 1, 4U].
+      mask: <bool>[S, 2, B, 1], false for padding.
     """
 
     @tf.custom_gradient
@@ -162,7 +160,8 @@ def _trainable_states(projected, kernel, bias, mask):
 def _run_forward(projected, kernel, bias, mask, count=3):
     """Returns states, cells <float32>[S, 2, B, U], and gates [S, 2, B, 4U].
 
-    Only the first `count` of the three; arguments as for `_trainable_states`.
+    Returns only the first `count` of the three, and does not store the others.
+    The arguments are as for `_trainable_states`.
     """
     steps, _, batch, _ = dropout.shape_of(projected)
     units = kernel.shape[1]
@@ -198,10 +197,10 @@ def _run_forward(projected, kernel, bias, mask, count=3):
 
 
 def _run_backward(upstream, kernel, mask, cells, gates):
-    """Returns the gradient <float>[S, 2, B, 4U] of the gates' pre-activations.
+    """Returns the gradient <float>[S, 2, B, 4U] of the inputs of the gates.
 
-    `upstream` is the gradient of the states. `cells` and `gates` come from
-    `_run_forward`.
+    `upstream` is the gradient of the states; `_run_forward` returned `cells`
+    and `gates`.
     """
     steps = dropout.shape_of(upstream)[0]
     tensors = (upstream, mask, _shift(cells), cells, gates)
@@ -212,7 +211,7 @@ def _run_backward(upstream, kernel, mask, cells, gates):
         above, is_token, before, cell, gate = (x(index) for x in readers)
         entry, forget, candidate, exit_ = tf.split(gate, 4, axis=-1)
         into_state += above
-        # At padding, the forward pass keeps states: pass gradients unchanged.
+        # At padding, states did not change, so gradients pass unchanged.
         passed_state = tf.where(is_token, 0.0, into_state)
         passed_cell = tf.where(is_token, 0.0, into_cell)
         into_state -= passed_state

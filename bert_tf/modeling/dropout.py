@@ -1,9 +1,9 @@
 """Dropout with masks that depend on its arguments and on nothing else.
 
-The mask's bit for an element is a hash of the example's seed, the dropout's id
-in the model and the element's position within the example. So an example gets
-equal masks in every batch, micro-batch or replica, and in a resumed run. The
-backward pass draws masks again, so the forward pass does not keep masks.
+A mask's bit is a hash of the example's seed, the id of the dropout in the model
+and the position of the element within the example. So an example gets the same
+masks in every batch, micro-batch or replica, and in a resumed run. The forward
+pass keeps no masks, because the backward pass draws them again.
 """
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ HEAD_DROPOUT_ID = 1 << 16
 
 
 def shape_of(x):
-    """Returns the dimensions of `x`, integers where they are known."""
+    """Returns the dimensions of `x`: integers, or tensors if unknown."""
     dynamic = None
     dimensions = x.shape.as_list()
     for axis, dimension in enumerate(dimensions):
@@ -75,12 +75,8 @@ def draw_keys(seeds, dropout_id, first_positions=None):
 def derive_seeds(seeds, number):
     """Returns seeds for the parts of each example.
 
-    Args:
-      seeds: <int32>[batch], the examples' seeds.
-      number: Number of parts, an integer or <int32>[].
-
-    Returns:
-      <int32>[batch, number], at least 0. A larger `number` only appends seeds.
+    The `seeds` are <int32>[batch], the result <int32>[batch, number], at least
+    0. A larger `number` (an integer or <int32>[]) only appends seeds.
     """
     part = tf.cast(tf.range(number), tf.uint32) * _uint32(_GOLDEN_RATIO)
     mixed = _mix(tf.cast(seeds, tf.uint32))[:, tf.newaxis]
@@ -89,22 +85,19 @@ def derive_seeds(seeds, number):
 
 
 def draw_mask(shape, rate, keys):
-    """Draws the mask of the elements to keep.
+    """Draws the mask <bool>[batch, ...] of the elements to keep.
 
     Args:
       shape: [batch, ...], a list of integers or scalar tensors.
       rate: Probability of dropping an element, below 1.
       keys: <uint32>[batch, 2 or 3] from `draw_keys`.
-
-    Returns:
-      <bool>[batch, ...], True with probability 1 - rate.
     """
     position = tf.range(tf.reduce_prod(shape[1:]))
     x = tf.cast(position, tf.uint32)[tf.newaxis, :]
     if keys.shape[-1] == 3:
         x += keys[:, 2:]
-    # Add the second key between the two hash rounds. With only the first key,
-    # two masks would differ only by XORing positions with a constant.
+    # Add the second key between the two hash rounds. With the first key alone,
+    # every mask would be a reordering of one mask, by XOR of the positions.
     x = tf.bitwise.bitwise_xor(x, keys[:, :1])
     x = _xor_shift(x, 16) * _uint32(_MULTIPLIER_1)
     x = _xor_shift(x, 15) + keys[:, 1:2]
@@ -114,9 +107,9 @@ def draw_mask(shape, rate, keys):
 
 
 def draw_factor(x, rate, keys):
-    """Returns the factor <float32> that dropout applies to each element of `x`.
+    """Returns the factors of dropout for `x` <float32>: 0 or 1 / (1 - rate).
 
-    It is 0 or 1 / (1 - rate), and the number 1.0 without dropout.
+    Without dropout, returns the number 1.0.
     """
     if keys is None or rate == 0.0:
         return 1.0
@@ -128,14 +121,10 @@ def dropout(x, rate, seeds, dropout_id):
     """Drops elements of `x` with probability `rate`, and scales the rest.
 
     Args:
-      x: <float>[batch, ...].
+      x: <float>[batch, ...]; the result has the same dtype.
       rate: Probability of dropping an element, at least 0 and below 1.
       seeds: <int32>[batch], one per example, or None for no dropout.
-      dropout_id: An integer that no other dropout in the model has; heads take
-        `HEAD_DROPOUT_ID` and above.
-
-    Returns:
-      <float>[batch, ...], of the dtype of `x`.
+      dropout_id: As for `draw_keys`.
     """
     if seeds is None or rate == 0.0:
         return x

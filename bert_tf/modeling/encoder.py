@@ -1,9 +1,8 @@
 """The stack of encoder layers, and rematerialization to save memory.
 
-With `remat`, only the input and the output of a layer are kept, and the
-backward pass computes the layer again. So the encoder keeps the activations of
-one layer instead of all layers, but training takes a third more computation.
-Dropout is a function of its arguments, so `remat` does not change the masks.
+With `remat`, only the inputs and outputs of layers are kept, and the backward
+pass computes each layer again. So only one layer's activations are in memory at
+a time, but training takes a third more computation. Dropout masks stay equal.
 Results may differ by rounding, unless the functions in `fused` are compiled.
 Source: Chen et al., 2016, "Training deep nets with sublinear memory cost".
 
@@ -93,7 +92,7 @@ class Encoder(layers.BertLayer):
         # Whether calls must return attention weights.
         self.needs_weights = False
         # Whether all layers in a graph share one function. `fit` sets this to
-        # start sooner. Scripts do not: a shared function adds gradients in
+        # start sooner. Scripts do not, because gradients would be added in
         # another order, which changes the last digits of results.
         self.shares_graph = False
         self.encoder_layers = [
@@ -119,9 +118,8 @@ class Encoder(layers.BertLayer):
             return self._rematerialize(
                 hidden_states, attention_bias, arguments
             ), []
-        if self.shares_graph and not (
-            self.needs_weights or tf.executing_eagerly()
-        ):
+        returns_weights = self.needs_weights or tf.executing_eagerly()
+        if self.shares_graph and not returns_weights:
             return self._call_one_function(
                 hidden_states, attention_bias, arguments
             ), []
@@ -143,7 +141,7 @@ class Encoder(layers.BertLayer):
         first, *_ = self.encoder_layers
         dropout_ids = [layer.dropout_id for layer in self.encoder_layers]
 
-        # Without _noinline, TensorFlow would slowly optimize a copy per layer.
+        # With inlining, TensorFlow would slowly optimize a copy for each layer.
         @tf.function(
             autograph=False, experimental_attributes={"_noinline": True}
         )
@@ -159,7 +157,7 @@ class Encoder(layers.BertLayer):
                 self.encoder_layers, dropout_ids, strict=True
             ):
                 weights = [tf.convert_to_tensor(x) for x in layer.variables]
-                # A constant id would make TensorFlow optimize a copy per layer.
+                # With a constant id, each layer would get its own slow copy.
                 number = tf.raw_ops.PlaceholderWithDefault(
                     input=tf.constant(dropout_id, tf.uint32), shape=[]
                 )
@@ -187,9 +185,9 @@ class Encoder(layers.BertLayer):
 def keep_recomputation(num_local_replicas):
     """Keeps TensorFlow from undoing rematerialization on several devices.
 
-    If a process uses several devices, `num_local_replicas`, TensorFlow's
-    optimizer drops the control dependencies that delay recomputation until the
-    backward pass needs it. Without these dependencies, all layers would be
+    Control dependencies delay the recomputation of a layer until the backward
+    pass needs it. If a process uses several devices (`num_local_replicas`),
+    TensorFlow's optimizer would drop these dependencies, so all layers would be
     recomputed and kept at once.
     """
     if num_local_replicas > 1:

@@ -4,22 +4,22 @@ On a CPU, a chain of separate operations takes as long as the products; XLA
 makes one loop of the chain, which takes a fraction of that time. oneDNN's
 products are faster than XLA's, so only the chains are compiled.
 
-The gradients are written by hand and compiled. They compute the chain again,
-which costs less than reading stored intermediates, and need no stored mask. The
-forward pass keeps only two numbers per normalized row, because XLA takes long
-to sum a row again. A separate compiled function sums over rows. If one function
-computed and summed the rows, XLA would compute all rows for each column.
+The gradients are written by hand and compiled. They compute the chain and the
+dropout mask again, which costs less than reading stored values. The forward
+pass keeps only two numbers per normalized row, because XLA takes long to sum a
+row again. A separate compiled function sums over rows: if one function computed
+and summed the rows, XLA would compute all rows again for each column.
 
 All arithmetic is in float32, whatever the arguments' dtype.
 
 Arguments of all functions:
-  x, residual: <float>[batch, ..., width], of one dtype, the result's.
+  x, residual: <float>[batch, ..., width]; results have the same dtype.
   bias, gamma, beta: <float32>[width].
   keys: <uint32>[batch, 2 or 3] from `dropout.draw_keys`; None for no dropout.
   epsilon: Added to the variance.
   rate: Probability of dropping an element.
-  jit: Whether to compile. If false, the graph has plain operations, as exports
-    need, and TensorFlow derives the gradient.
+  jit: Whether to compile. Exports need plain operations, so they set it to
+    False; TensorFlow then derives the gradient.
 """
 
 import functools
@@ -106,14 +106,14 @@ def bias_split_heads(x, bias, layout, *, jit=False):
     @tf.custom_gradient
     def chain(x, bias):
         def gradient(upstream):
-            # Not compiled: TensorFlow transposes faster than XLA.
+            # Do not compile: TensorFlow transposes faster than XLA.
             rows = layout.merge_heads(upstream)
             return rows, *_sum_rows(rows)
 
         if layout.is_padded:
             return _compile(_bias_split_heads, layout)(x, bias), gradient
-        # Not compiled: on a CPU, XLA gathers row by row, which is slow. Without
-        # XLA, TensorFlow can also fuse the bias with the product.
+        # Do not compile: on a CPU, XLA slowly gathers row by row. Without XLA,
+        # TensorFlow also fuses the bias with the product.
         values = tf.nn.bias_add(x, tf.cast(bias, x.dtype))
         return layout.split_heads(values), gradient
 
@@ -124,9 +124,9 @@ def bias_split_heads(x, bias, layout, *, jit=False):
 
 
 def _standardize(x, epsilon):
-    """Returns `x` with mean 0 and variance 1 per row, the mean and the factor.
+    """Returns (x - mean) * factor, with mean 0 and variance 1 per row.
 
-    The mean and the factor are <float32>[..., 1].
+    Also returns the mean and the factor <float32>[..., 1].
     """
     mean = tf.reduce_mean(x, axis=-1, keepdims=True)
     centred = x - mean
@@ -243,7 +243,7 @@ def _masked_softmax(scores, attention_bias, keys, scale, rate):
 def _masked_softmax_and_sums(scores, attention_bias, keys, scale, rate):
     """Returns probabilities, and each row's maximum and sum <float32>[..., 1].
 
-    Compile it, because plain operations would read the scores several times.
+    Compile it: plain operations would read the scores several times.
     """
     logits = _float(scores) * scale + attention_bias
     maximum = tf.reduce_max(logits, axis=-1, keepdims=True)
@@ -269,8 +269,8 @@ def masked_softmax_dropout(
 ):
     """Returns dropout(softmax(scores * scale + attention_bias)).
 
-    `scores` and the result are <float>[batch, heads, queries, keys]; the
-    attention bias <float32> is broadcast to them and gets no gradient.
+    `scores` and the result are <float>[batch, heads, queries, keys]. The
+    attention bias <float32> is broadcast to this shape and gets no gradient.
     """
     attention_bias = tf.stop_gradient(attention_bias)
     if not jit:

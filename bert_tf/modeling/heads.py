@@ -21,7 +21,7 @@ from bert_tf.modeling import dropout
 from bert_tf.modeling import layers
 
 _FOUR = 4
-# Minimum number of encoder layers; unlisted layer combinations need only one.
+# Combination -> minimum number of encoder layers; all others need only one.
 _LEAST_LAYERS = {
     "second_to_last_hidden": 2,
     "weighted_sum_last_four_hidden": _FOUR,
@@ -54,15 +54,14 @@ def check_approach(approach, layer_combination, head):
 
 
 def take_last_token(sequence, input_mask, for_inference=False):
-    """Gathers the last position that is not padding.
+    """Gathers the last position that is not padding, <float>[B, H].
+
+    For a row without tokens, this is the first position.
 
     Args:
       sequence: <float>[B, S, H].
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
       for_inference: Whether to use `tf.gather`, if no gradient is needed.
-
-    Returns:
-      <float>[B, H]. A row without tokens yields its first position.
     """
     position = tf.range(dropout.shape_of(sequence)[1])
     last = tf.reduce_max(position * tf.cast(input_mask, tf.int32), axis=-1)
@@ -123,9 +122,9 @@ def pool_tokens(
 class Pooler(layers.BertLayer):
     """tanh(state . kernel + bias) of the first token's state.
 
-    In a left-to-right model the first token attends to itself alone, so the
-    pooler reads the last token that is not padding; the paper specifies no
-    token for left-to-right models. Source: modeling.py:218-232 of the original.
+    In a left-to-right model the first token attends only to itself, so the
+    pooler reads the last token that is not padding; the paper names no token
+    for such models. Source: modeling.py:218-232 of the original.
 
     Call arguments:
       sequence_output: <float>[B, S, H].
@@ -183,14 +182,11 @@ class Transform(layers.BertLayer):
 def take_positions(sequence, positions):
     """Gathers positions of each row, with a gradient that is a product.
 
-    The gradient of `tf.gather` is a scatter, whose sums may vary on a GPU.
+    The gradient of `tf.gather` is a scatter. On a GPU, a scatter adds in any
+    order, so results would vary.
 
-    Args:
-      sequence: <float>[B, S, H].
-      positions: <int32>[B, P].
-
-    Returns:
-      <float>[B, P, H].
+    The sequence is <float>[B, S, H], the positions are <int32>[B, P], and the
+    result is <float>[B, P, H].
     """
     length = dropout.shape_of(sequence)[1]
 
@@ -205,7 +201,8 @@ def _tied_product(rows, table, bfloat16_gradient):
     """Returns rows <float32>[rows, H] . transposed(table) <float32>[V, H].
 
     The logits are float32, because bfloat16 would round a logit of 10 to steps
-    of 0.06. The gradient needs two such products, so it may use bfloat16.
+    of 0.06. The gradient is less sensitive and needs two such products, so it
+    may be computed in bfloat16.
     """
 
     @tf.custom_gradient
@@ -217,9 +214,7 @@ def _tied_product(rows, table, bfloat16_gradient):
             into_table = tf.matmul(
                 upstream, tf.cast(rows, dtype), transpose_a=True
             )
-            return tf.cast(into_rows, tf.float32), tf.cast(
-                into_table, tf.float32
-            )
+            return [tf.cast(x, tf.float32) for x in (into_rows, into_table)]
 
         return tf.matmul(rows, table, transpose_b=True), gradient
 
@@ -266,7 +261,7 @@ class MaskedLMHead(layers.BertLayer):
         if self.for_inference:
             logits = tf.matmul(rows, word_embeddings, transpose_b=True)
         else:
-            # Use float32, as float16's range is too small for the gradients.
+            # The range of float16 is too small for the gradients: use float32.
             bfloat16 = self.compute_dtype == "bfloat16"
             logits = _tied_product(rows, word_embeddings, bfloat16)
         logits += tf.convert_to_tensor(self.output_bias)
@@ -303,7 +298,7 @@ class LinearHead(layers.BertLayer):
         self.output_weights = self.add_variable(
             "output_weights",
             (self.num_outputs, input_shape[-1]),
-            layers.truncated_normal(config.initializer_range),
+            layers.TruncatedNormal(stddev=config.initializer_range),
         )
         self.output_bias = self.add_variable(
             "output_bias", (self.num_outputs,), "zeros"
@@ -340,10 +335,10 @@ class LayerCombination(layers.BertLayer):
     - embeddings: the output of the embeddings, after layer normalization.
     - second_to_last_hidden, last_hidden: the output of one encoder layer.
     - weighted_sum_last_four_hidden, weighted_sum_all_layers (the paper's
-      Weighted Sum All 12 Layers): the paper does not specify the weights. Here
-      the weights are learned as in ELMo, to which Table 7 compares BERT. The
-      weights are a softmax (equal at first) times a scale (1 at first). Only
-      encoder layers have a weight; the embeddings have no weight.
+      Weighted Sum All 12 Layers): encoder layers, without the embeddings. The
+      paper does not specify the weights. Here they are learned as in ELMo, to
+      which Table 7 compares BERT: a softmax (equal at first) times a scale (1
+      at first).
     - concat_last_four_hidden: the last four layers' outputs, in layer order.
 
     Args:
@@ -422,7 +417,7 @@ class LayerCombination(layers.BertLayer):
 
 
 def require_names(labels):
-    """Returns names as a tuple, or None; raises `UserError` for all else."""
+    """Returns names as a tuple, or None; refuses all else with `UserError`."""
     if labels is None:
         return None
     is_list = np.ndim(labels) == 1

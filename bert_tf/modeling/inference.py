@@ -1,8 +1,8 @@
 """Builds a fused, inference-only copy of a model.
 
-One product computes queries, keys and values. TensorFlow fuses product, bias
-and activation into one operation. Weights and activations share a dtype.
-The copy has no dropout and no gradient.
+In the copy, one product computes queries, keys and values, and TensorFlow fuses
+product, bias and activation into one operation. Weights and activations share a
+dtype. The copy has no dropout and no gradient.
 """
 
 from typing import Any
@@ -12,10 +12,6 @@ import tensorflow as tf
 
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import layers
-
-# The merged kernel has the query, key and value kernels in this order.
-_MERGED = ("query", "key", "value")
-_MERGED_NAME = "query_key_value"
 
 
 def prepare(
@@ -31,12 +27,8 @@ def prepare(
       precision: "float32", "bfloat16" or "float16". Sums of embeddings, layer
         normalization and logits are always computed in float32.
       shares_weights: As for `copy_weights`.
-      **values: Arguments of the class, to leave out parts of the model; for
-        instance `heads=["masked_lm"]`.
-
-    Returns:
-      A model of the same class with copies of the weights. The copy has the
-      same inputs and outputs, without the parts that are left out.
+      **values: Arguments of the class to change, for instance
+        `heads=["masked_lm"]` to copy only this head.
     """
     config = model.get_config() | {
         "for_inference": True,
@@ -55,29 +47,25 @@ def copy_weights(
 ) -> None:
     """Copies the weights of a model into the copy that `prepare` returned.
 
-    With `shares_weights` the copy uses the model's own variables, to save time
-    and memory, if their dtype and devices match.
+    With `shares_weights`, the copy saves time and memory: it uses the model's
+    own variables where dtype and devices match.
     """
     weights = bert_model.named_variables(model)
     for name, variable in bert_model.named_variables(prepared).items():
-        if shares_weights and _are_alike(weights.get(name), variable):
-            variable._value = weights[name]._value
+        own = weights.get(name)
+        if shares_weights and own is not None and _kind(own) == _kind(variable):
+            variable._value = own._value
             continue
-        parts = [
-            tf.convert_to_tensor(weights[part]) for part in _parts_of(name)
-        ]
+        # The merged kernel has the kernels in the order of its name.
+        names = [name]
+        if "/query_key_value/" in name:
+            kinds = ("query", "key", "value")
+            names = [name.replace("query_key_value", x) for x in kinds]
+        parts = [tf.convert_to_tensor(weights[x]) for x in names]
         value = parts[0] if len(parts) == 1 else tf.concat(parts, axis=-1)
         variable.assign(tf.cast(value, variable.dtype))
 
 
-def _are_alike(own: keras.Variable | None, variable: keras.Variable) -> bool:
-    """Returns whether both variables exist, with equal dtype and devices."""
-    kind = (variable.dtype, type(variable._value))
-    return own is not None and (own.dtype, type(own._value)) == kind
-
-
-def _parts_of(name: str) -> list[str]:
-    """Returns the names of the weights that are concatenated to `name`."""
-    if f"/{_MERGED_NAME}/" not in name:
-        return [name]
-    return [name.replace(f"/{_MERGED_NAME}/", f"/{x}/") for x in _MERGED]
+def _kind(variable: keras.Variable) -> tuple[str, type]:
+    # The type differs if a strategy keeps a copy on each device.
+    return variable.dtype, type(variable._value)

@@ -20,7 +20,9 @@ from bert_tf.modeling import fused
 from bert_tf.modeling import layouts
 
 
-class _TruncatedNormal(keras.initializers.TruncatedNormal):
+class TruncatedNormal(keras.initializers.TruncatedNormal):
+    """The initializer of kernels; it is skipped in `without_initial_values`."""
+
     is_skipped = False
 
     def __call__(self, shape, dtype=None):
@@ -32,21 +34,16 @@ class _TruncatedNormal(keras.initializers.TruncatedNormal):
 @contextlib.contextmanager
 def without_initial_values():
     """Skips random initial values, to save time if weights are loaded next."""
-    _TruncatedNormal.is_skipped = True
+    TruncatedNormal.is_skipped = True
     try:
         yield
     finally:
-        _TruncatedNormal.is_skipped = False
-
-
-def truncated_normal(stddev):
-    """Returns a new initializer; a shared one would repeat its values."""
-    return _TruncatedNormal(stddev=stddev)
+        TruncatedNormal.is_skipped = False
 
 
 def initialize(variable, anew=False):
-    """Initializes a variable if its value was skipped, or if `anew`."""
-    if anew or isinstance(variable.initial, _TruncatedNormal):
+    """Sets the initial value if it was skipped, or always with `anew`."""
+    if anew or isinstance(variable.initial, TruncatedNormal):
         initializer = keras.initializers.get(variable.initial)
         variable.assign(initializer(tuple(variable.shape), variable.dtype))
 
@@ -59,10 +56,7 @@ def as_config(config):
 
 
 class Configured:
-    """A mixin for layers and models with a `BertConfig`.
-
-    A subclass lists `Configured` before its Keras base class.
-    """
+    """A mixin for layers and models with a `BertConfig`."""
 
     def add_layer(self, cls, name, dropout_id=0, **kwargs):
         """Returns a new layer with the same configuration and precision."""
@@ -97,20 +91,17 @@ def _rename_old_keys(values):
 
 
 class BasicLayer(keras.layers.Layer):
-    """A layer that does its own casting.
+    """A layer that casts its inputs and weights itself.
 
     Keras' automatic casting would also round the attention bias and the
     weights of layer normalization to the compute dtype.
-
-    Args:
-      **kwargs: As for `keras.layers.Layer`.
     """
 
     def __init__(self, **kwargs):
         super().__init__(autocast=False, **kwargs)
 
     def add_variable(self, name, shape, initializer, dtype="float32"):
-        """Adds a variable that is read in its own dtype."""
+        """Adds a variable that keeps its own dtype when it is read."""
         variable = self.add_weight(
             name=name,
             shape=shape,
@@ -127,8 +118,8 @@ class BertLayer(Configured, BasicLayer):
 
     Args:
       config: The model's `BertConfig`, or its dictionary.
-      dropout_id: The id of this layer's first dropout, unique in the model. If
-        a layer has several dropouts, their ids are consecutive.
+      dropout_id: The id of this layer's first dropout, unique in the model. The
+        layer's other dropouts have the next ids.
       fuse: Whether to compile elementwise operations, see `fused`.
       for_inference: Whether the layer is only for inference, see `inference`.
       **kwargs: As for `keras.layers.Layer`.
@@ -191,11 +182,11 @@ class BertLayer(Configured, BasicLayer):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class Projection(BasicLayer):
-    """A matrix product; the caller adds its bias.
+    """A matrix product and its bias.
 
-    `call` only multiplies, because a function in `fused` adds the bias later.
-    `affine` multiplies and adds the bias. The kernel is [input width, width] as
-    in `keras.layers.Dense`.
+    `call` only multiplies: a function in `fused` adds the bias together with
+    later operations. `affine` also adds the bias, for inference. The kernel is
+    [input width, width] as in `keras.layers.Dense`.
 
     Args:
       width: Number of columns of the kernel.
@@ -209,14 +200,14 @@ class Projection(BasicLayer):
 
     Attributes:
       column_scales: <float32>[width] or None. `affine` divides column i of the
-        kernel by scale i, and multiplies column i of the result by scale i. So
-        a quantized kernel can have one scale for all columns.
-      input_scales: <float32>[input width] or None, like `column_scales`.
-        `affine` divides column i of the inputs by scale i, and multiplies row i
-        of the kernel by scale i.
-      on_rows: None, or a function. Before the activation, `affine` calls the
-        function with the inputs <float>[..., input width] and the product plus
-        bias, <float>[rows, width].
+        kernel by scale i, and multiplies column i of the result by it. So a
+        quantized kernel can have one scale for all columns.
+      input_scales: <float32>[input width] or None, as `column_scales`. `affine`
+        divides column i of the inputs by scale i, and multiplies row i of the
+        kernel by it.
+      on_rows: None, or a function that `affine` calls before the activation
+        with the inputs <float>[..., input width] and the product plus bias,
+        <float>[rows, width].
     """
 
     def __init__(self, width, initializer_range=0.02, **kwargs):
@@ -231,7 +222,7 @@ class Projection(BasicLayer):
         self.kernel = self.add_variable(
             "kernel",
             (input_shape[-1], self.width),
-            truncated_normal(self.initializer_range),
+            TruncatedNormal(stddev=self.initializer_range),
             self.variable_dtype,
         )
         self.bias = self.add_variable(
@@ -244,16 +235,8 @@ class Projection(BasicLayer):
     def affine(self, inputs, activation="linear"):
         """Returns activation(inputs . kernel + bias), for inference.
 
-        Everything is computed in the compute dtype. TensorFlow's optimizer
-        fuses product, bias and activation into one operation if no other
-        operation lies between them.
-
-        Args:
-          inputs: <float>[..., input width].
-          activation: One of `bert_tf.config.HIDDEN_ACTS`.
-
-        Returns:
-          <float>[..., width] in the compute dtype.
+        Everything is computed in the compute dtype, so TensorFlow's optimizer
+        can fuse product, bias and activation into one operation.
         """
         activate = activations.get(activation)
         if self.column_scales is not None:
@@ -272,8 +255,8 @@ class Projection(BasicLayer):
             self.bias / columns,
             of_inputs[:, tf.newaxis] / columns,
         )
-        # Keep a reshape between the product and each scaling. Otherwise
-        # TensorFlow Lite's converter would merge the scales into the kernel.
+        # Reshape between the product and the scaling: otherwise TensorFlow
+        # Lite's converter would merge the scales into the kernel.
         return self._reshape(rows, inputs) * columns
 
     def _add_bias(self, inputs, bias, factor=None):
@@ -282,7 +265,7 @@ class Projection(BasicLayer):
 
     def _multiply(self, inputs, factor=None):
         """Returns inputs . (kernel * factor), <float>[rows, width]."""
-        # Flatten the inputs to a matrix: one product per example would be
+        # Flatten the inputs to a matrix: a product for each example would be
         # slower, and the kernel's gradient would need a sum over the batch.
         rows = tf.reshape(inputs, [-1, inputs.shape[-1]])
         kernel = tf.cast(self.kernel, self.compute_dtype)
@@ -396,7 +379,8 @@ class ResidualOutput(BertLayer):
     def build(self, inputs_shape, residual_shape=None):
         config = self.bert_config
         self.dense = self.project(config.hidden_size, inputs_shape)
-        # Training never calls this layer, but reads its weights: build it here.
+        # Training reads the weights of this layer but never calls it, so Keras
+        # would not build it.
         self.layer_norm = LayerNorm(
             config.layer_norm_eps, dtype=self.dtype_policy, name="LayerNorm"
         )

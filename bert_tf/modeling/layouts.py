@@ -7,9 +7,8 @@ converts the context back to [T, H]. To split rows into heads, `Padded`
 transposes and `Unpadded` gathers. A token's results and dropout do not depend
 on padding, so both layouts give equal results.
 
-Programs are compiled for each T, so T may be rounded up. In training, the
-additional rows are padding positions, computed as in a padded batch. In
-inference, the additional rows are copies of the first row.
+Each T needs a compiled program, so T may be rounded up. The additional rows are
+padding positions in training, and copies of the first row in inference.
 
 Shapes:
   B: batch size.
@@ -44,15 +43,17 @@ _MULTIPLE = 16
 def find_tokens(input_mask, for_inference=False):
     """Returns the inputs for a layout with a row for each token.
 
+    The mask [[1, 1, 0], [1, 0, 0]] gives indices [0, 1, 3] and places
+    [[0, 1, 3], [2, 3, 3]]; in places, 3 is T.
+
     The pooler reads the first position of a sequence, so this position has a
     row even if it is padding. In a sequence without tokens, padding attends to
-    padding, so all positions have rows. The mask [[1, 1, 0], [1, 0, 0]] gives
-    indices [0, 1, 3] and places [[0, 1, 3], [2, 3, 3]]; in places, 3 is T.
+    padding, so all positions have rows.
 
     Args:
       input_mask: <int32>[..., S], 1 for tokens and 0 for padding.
-      for_inference: Whether to round T up with copies of the first row. Not for
-        training, where gradients would count the first row several times.
+      for_inference: Whether to round T up with copies of the first row. In
+        training, gradients would count the first row several times.
 
     Returns:
       `token_indices` <int32>[T], the position of each row among all positions
@@ -65,7 +66,7 @@ def find_tokens(input_mask, for_inference=False):
     has_row = tf.reshape(is_token | is_empty | (tf.range(length) == 0), [-1])
     indices = tf.cast(tf.reshape(tf.where(has_row), [-1]), tf.int32)
     if for_inference:
-        # oneDNN creates and caches kernels for each row count: round it up.
+        # oneDNN makes and keeps kernels for each row count, so round it up.
         num_rows = tf.size(indices)
         multiple = tf.where(num_rows < _MANY_ROWS, 1, _MULTIPLE)
         indices = tf.pad(indices, [[0, -num_rows % multiple]])
@@ -80,8 +81,8 @@ def find_tokens(input_mask, for_inference=False):
 def find_tokens_of_parts(input_mask, part_size, step):
     """Returns the inputs for layouts with the same T in all micro-batches.
 
-    T is rounded up. In one micro-batch with `step` 1, the masks 1 1 0 and 1 0 0
-    give indices 0 1 and 3 2 (2 is padding), and places 0 1 3 and 2 4 5.
+    With `step` 1, a micro-batch with the masks 1 1 0 and 1 0 0 gives indices
+    0 1 and 3 2 (2 is padding), and places 0 1 3 and 2 4 5.
 
     Args:
       input_mask: <int32>[R, ..., S], 1 for tokens and 0 for padding.
@@ -90,9 +91,9 @@ def find_tokens_of_parts(input_mask, part_size, step):
         `step`, but not above the number of positions.
 
     Returns:
-      `token_indices` <int32>[R, T / part_size], for each of the T places of a
-      micro-batch the index of a position. `token_places` <int32>[R, ..., S],
-      for each position its place, or T or more if it has none (padding).
+      `token_indices` <int32>[R, T / part_size], the position of each row of a
+      micro-batch. `token_places` <int32>[R, ..., S], the row of each position;
+      T or more for padding without a row.
     """
     shape = tf.shape(input_mask)
     per_example = tf.reduce_prod(shape[1:])
@@ -117,41 +118,35 @@ def find_tokens_of_parts(input_mask, part_size, step):
 
 
 def row_step(longest):
-    """Returns the `step` for the shape of the longest `input_mask`."""
+    """Returns the `step` for the shape of an example's longest `input_mask`."""
     return -(-math.prod(longest) // _MAX_ROW_COUNTS)
 
 
 def row_counts(shape, step):
-    """Returns the numbers of rows that an example may have on average.
+    """Returns the possible mean numbers of rows per example.
 
-    `shape` is of an `input_mask`, `step` as for `find_tokens_of_parts`.
+    `shape` is the shape of an example's `input_mask`; `step` is as for
+    `find_tokens_of_parts`.
     """
     size = math.prod(shape)
     return [*range(step, size, step), size]
 
 
 def choose(inputs, num_heads, for_inference):
-    """Returns the layout for the inputs of a model, a dictionary."""
+    """Returns the layout for a model's dictionary of inputs."""
     if TOKEN_INDICES not in inputs:
         return Padded(num_heads, for_inference)
     indices, places = (inputs[name] for name in INPUTS)
     return Unpadded(indices, places, num_heads, for_inference)
 
 
-def _num_parts(for_inference):
-    """Returns how many projections of a row are split into heads at once."""
-    # For inference, one product makes queries, keys and values.
-    return 3 if for_inference else 1
+# In inference, one product computes a row's query, key and value side by side.
+_PARTS = {False: 1, True: 3}
 
 
 @dataclasses.dataclass(frozen=True)
 class Padded:
-    """Hidden states of all positions, <float>[B, S, H].
-
-    Attributes:
-      num_heads: Attention heads, N.
-      for_inference: Whether the model is only for inference.
-    """
+    """Hidden states of all positions, <float>[B, S, H]."""
 
     is_padded: ClassVar[bool] = True
 
@@ -171,13 +166,7 @@ class Padded:
         return rows
 
     def draw_keys(self, seeds, dropout_id, width):
-        """Returns the keys for a dropout of rows; see `dropout.draw_keys`.
-
-        Args:
-          seeds: <int32>[B], or None.
-          dropout_id: As for `dropout.draw_keys`.
-          width: Number of elements in a row.
-        """
+        """Returns `dropout.draw_keys` for rows of `width` elements."""
         del width
         return dropout.draw_keys(seeds, dropout_id)
 
@@ -189,12 +178,12 @@ class Padded:
 
         Args:
           rows: <float>[B, S, H or 3 * H].
-          like: <float>[B, S, ...], another tensor to read B and S from, because
-            tf2onnx gets the sizes of a reshaped product wrong.
+          like: <float>[B, S, ...], a tensor to read B and S from; for a product
+            that was reshaped, tf2onnx computes wrong sizes.
         """
         batch, length, _ = shape_of(rows if like is None else like)
         width = rows.shape[-1]
-        parts, heads = _num_parts(self.for_inference), self.num_heads
+        parts, heads = _PARTS[self.for_inference], self.num_heads
         size = width // (parts * heads)
         if parts == 1:
             rows = tf.reshape(rows, [batch, length, heads, size])
@@ -210,15 +199,10 @@ class Padded:
 
 
 class Unpadded:
-    """Hidden states of tokens, <float>[T, H]; the methods are `Padded`'s.
+    """Hidden states of tokens, <float>[T, H], with the methods of `Padded`.
 
-    The gradient of each gather is another gather, not a scatter.
-
-    Args:
-      indices: `token_indices` <int32>[...] of T elements; see `find_tokens`.
-      places: `token_places` <int32>[B, S].
-      num_heads: Attention heads, N.
-      for_inference: Whether no gradients are needed.
+    Gathers have gathers as gradients, no scatters. The `indices` <int32>[...],
+    of T elements, and `places` <int32>[B, S] come from `find_tokens`.
     """
 
     is_padded: ClassVar[bool] = False
@@ -228,7 +212,7 @@ class Unpadded:
         self._indices = indices = tf.reshape(indices, [-1])
         self._batch, self._length = shape_of(places)
         self._num_heads = num_heads
-        self._num_parts = _num_parts(for_inference)
+        self._num_parts = _PARTS[for_inference]
         self._sequences = indices // self._length
         self._positions = indices % self._length
         head = tf.range(num_heads)
@@ -236,9 +220,9 @@ class Unpadded:
         self._heads_of_rows = (
             self._sequences[:, tf.newaxis] * num_heads + head
         ) * self._length + self._positions[:, tf.newaxis]
-        # If a position has no row, `restore` reads row T, which is zeros.
-        # Attention reads row 0 instead. Any row would do: attention masks this
-        # position as a key, and its result is not read.
+        # For a position without a row, `restore` reads row T, which is zeros.
+        # Attention reads row 0 there. Any row would do, because attention masks
+        # this position as a key, and nothing reads its result.
         num_rows = tf.size(indices)
         self._places = tf.minimum(places, num_rows)
         self._heads_of_positions = self._find_heads(
@@ -249,8 +233,8 @@ class Unpadded:
     def _find_heads(self, places, head):
         """Returns <int32>[B, N, S], indices among the heads of all rows.
 
-        `places` <int32>[B, S] has the row of each position, `head` is 0 to N-1.
-        In inference the result is [3, B, N, S].
+        `places` <int32>[B, S] has the row of each position, `head` <int32>[N]
+        the numbers 0 to N-1. In inference the result is [3, B, N, S].
         """
         heads = (
             places[:, tf.newaxis] * (self._num_parts * self._num_heads)
@@ -316,10 +300,10 @@ def _gather(rows, there, zeros=0, **_):
 def _gather_both_ways(rows, there, *, back, zeros=0, zeros_back=0):
     """Gathers rows <float>[rows, width], with a gradient that gathers, too.
 
-    `there` <int32>[...] has the row of each element of the result, and `back`
-    <int32>[...] the element of the result from which each row takes its
-    gradient. The gradient of other copies of the row must be 0. `zeros` zero
-    rows are appended to `rows`, and `zeros_back` to the gradient.
+    Element i of the result is row `there[i]`. The gradient of row i is the
+    gradient of element `back[i]`; if the result has more copies of the row,
+    their gradients must be 0. The function appends `zeros` zero rows to `rows`,
+    and `zeros_back` to the gradient.
     """
 
     @tf.custom_gradient

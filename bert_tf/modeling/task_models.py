@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from bert_tf.config import DEFAULT_LAYER_COMBINATION
 from bert_tf.config import HEAD_TYPES
+from bert_tf.config import check_bools
 from bert_tf.config import check_pooling
 from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
@@ -28,7 +29,8 @@ from bert_tf.modeling import layouts
 
 # Default dropout rate before a head, from the original's run_classifier.py:601.
 _DROPOUT_PROB = 0.1
-# BiLSTM units: 768 as in the paper (5.3), per direction as in GLUE's baselines.
+# Units of a BiLSTM: 768, as in the paper (5.3), in each direction, as in GLUE's
+# baselines.
 LSTM_SIZE = 768
 
 
@@ -38,9 +40,9 @@ class BertWithOutputHead(bert_model.BertWithHead):
     The paper does not specify the layers, units or outputs of its "randomly
     initialized BiLSTM on top" (section 5.1). Here the BiLSTM is one layer on
     `sequence_output`, with 768 units per direction, the width of BERT-base. A
-    head for tokens reads the BiLSTM's states. A head for a text reads the
-    left-to-right LSTM's state at the last token, and the right-to-left LSTM's
-    state at the first token.
+    head for tokens reads all states. A head for a text reads the left-to-right
+    LSTM's state at the last token, and the right-to-left LSTM's state at the
+    first token.
 
     Subclasses set `_NAME`, the model's default name, and `_HEAD_SCOPE`, the
     name scopes in front of `output_weights` and `output_bias`.
@@ -55,6 +57,7 @@ class BertWithOutputHead(bert_model.BertWithHead):
     """
 
     head_outputs = ("logits",)
+    pooling = None
     _NAME: str
     _HEAD_SCOPE: tuple[str, ...]
 
@@ -67,7 +70,7 @@ class BertWithOutputHead(bert_model.BertWithHead):
         self.lstm_size = lstm_size
 
     def add_head(self, num_outputs, dropout_prob, num_lstms=None):
-        """Makes the head and its BiLSTMs; by default one for head="bilstm"."""
+        """Makes the head and its BiLSTMs, by default one for head="bilstm"."""
         if num_lstms is None:
             num_lstms = int(self.head_type == "bilstm")
         self.lstms = self._make_lstms(num_lstms)
@@ -84,10 +87,18 @@ class BertWithOutputHead(bert_model.BertWithHead):
             for scope in scopes:
                 stack.enter_context(keras.name_scope(scope))
             with keras.name_scope(name):
-                width = self.build_under_head()
-            reads_tokens = self.labels_tokens or len(self.head_outputs) > 1
-            self.head.build((*[None] * (1 + reads_tokens), width))
+                width = self.build_under_head(self.bert_config.hidden_size)
+            self.head.build((*[None] * (1 + self._reads_tokens), width))
         self.build()
+
+    @property
+    def _reads_tokens(self):
+        return self.labels_tokens or len(self.head_outputs) > 1
+
+    @property
+    def reads_pooler(self):
+        """True if the head reads the pooler's output."""
+        return not (self._reads_tokens or self.lstms or self.pooling)
 
     def _make_lstms(self, number):
         size = self.lstm_size
@@ -108,17 +119,15 @@ class BertWithOutputHead(bert_model.BertWithHead):
             for index in range(number)
         ]
 
-    def build_under_head(self):
-        """Builds the layers under the head; returns the width of the last."""
-        width = self.features_width()
+    def build_under_head(self, width):
+        """Builds the layers under the head for inputs of a width.
+
+        Returns the width of their output.
+        """
         for layer in self.lstms:
             layer.build((None, None, width))
             width = 2 * self.lstm_size
         return width
-
-    def features_width(self):
-        """Returns the width of the input of the first BiLSTM or the head."""
-        return self.bert_config.hidden_size
 
     def read_tokens(self, sequence, inputs):
         """Returns the head's input for tokens, <float>[B, S, width]."""
@@ -171,7 +180,7 @@ def _unflatten(outputs, axes):
 
 
 def _takes_groups(call):
-    """Lets a call take examples of C texts each: inputs [B, C, S]."""
+    """Makes `call` accept examples of C texts each: inputs [B, C, S]."""
 
     @functools.wraps(call)
     def call_rows(self, inputs, training=False, dropout_seeds=None):
@@ -197,8 +206,6 @@ def _pool(model, encoded, inputs):
 
 class _LabelModel(BertWithOutputHead):
     """BERT with a logit for each label; subclasses choose the head's input."""
-
-    pooling = None
 
     def __init__(self, config, num_labels=None, labels=None, **kwargs):
         super().__init__(config, **kwargs)
@@ -286,6 +293,7 @@ class BertForClassification(_LabelModel):
         normalize=False,
         **kwargs,
     ):
+        check_bools(normalize=normalize)
         if pooling is not None:
             check_pooling(pooling)
         super().__init__(config, num_labels, labels, **kwargs)
@@ -313,9 +321,8 @@ class BertForTagging(_LabelModel):
 
     Source: section 5.3 of the paper; the original has no code for it. In the
     feature-based approach, a "randomly initialized two-layer 768-dimensional
-    BiLSTM" reads a combination of the encoder's layers (see
-    `heads.LayerCombination`). In this approach the encoder is not trained and
-    has no dropout; the only dropout is before the classification layer.
+    BiLSTM" reads a `heads.LayerCombination` of the encoder's layers. Then the
+    encoder is not trained; the only dropout is before the classification layer.
 
     Args:
       config: A `BertConfig`, or its dictionary.
@@ -381,15 +388,11 @@ class BertForTagging(_LabelModel):
         num_lstms = 2 if is_feature_based else None
         self.add_head(self.num_labels, head_dropout_prob, num_lstms)
 
-    def build_under_head(self):
+    def build_under_head(self, width):
         if self.combination is not None:
-            self.combination.build((None, None, self.bert_config.hidden_size))
-        return super().build_under_head()
-
-    def features_width(self):
-        if self.combination is None:
-            return super().features_width()
-        return self.combination.width
+            self.combination.build((None, None, width))
+            width = self.combination.width
+        return super().build_under_head(width)
 
     def encode(self, inputs, training, dropout_seeds):
         if self.combination is None:
@@ -416,7 +419,7 @@ class BertForTagging(_LabelModel):
 
 @keras.saving.register_keras_serializable(package="bert_tf")
 class BertForQuestionAnswering(BertWithOutputHead):
-    """BERT that scores where in a text an answer starts and ends.
+    """BERT that scores each token as the start and as the end of an answer.
 
     The head has no dropout. Source: run_squad.py:549-586 of the original.
 
@@ -522,7 +525,7 @@ class BertForEmbeddings(bert_model.BertWithHead):
     Args:
       config: A `BertConfig`, or its dictionary.
       pooling: "mean", "cls", "max" or "mean_sqrt_len" of the tokens, or several
-        that are concatenated, as "cls+mean".
+        that are concatenated, as in "cls+mean".
       normalize: Whether to divide each vector by its L2 norm.
       name: The model's name.
       **kwargs: As for `BertWithHead`.
@@ -553,6 +556,7 @@ class BertForEmbeddings(bert_model.BertWithHead):
         name="bert_for_embeddings",
         **kwargs,
     ):
+        check_bools(normalize=normalize)
         check_pooling(pooling)
         super().__init__(config, name=name, **kwargs)
         self.pooling = pooling

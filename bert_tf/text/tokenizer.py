@@ -16,6 +16,7 @@ import tensorflow_text as tf_text
 
 from bert_tf.config import ASCII_LOWER
 from bert_tf.config import ORIGINAL
+from bert_tf.config import check_bools
 from bert_tf.errors import UserError
 from bert_tf.text import added_tokens
 from bert_tf.text import normalizer
@@ -95,6 +96,11 @@ class BertTokenizer(tf.Module):
         max_input_chars_per_word: int = MAX_CHARS_PER_WORD,
     ) -> None:
         super().__init__()
+        check_bools(
+            lower_case=lower_case,
+            strip_accents=strip_accents,
+            preserve_special_tokens=preserve_special_tokens,
+        )
         self.vocabulary = vocabulary
         self.lower_case = lower_case
         if strip_accents is None:
@@ -198,10 +204,9 @@ class BertTokenizer(tf.Module):
         if self.vocabulary.added_tokens:
             return self.tokenize_with_offsets(text)[0]
         text, is_scalar = _to_vector(text)
-        normalized = self._normalizer.normalize(
-            self._prepare(text), self._word_rules()
+        ids = self._wordpiece.tokenize(
+            self._normalizer.normalize(self._prepare(text), self._word_rules())
         )
-        ids = self._wordpiece.tokenize(normalized)
         return ids[0] if is_scalar else ids
 
     def tokenize_with_offsets(
@@ -253,8 +258,9 @@ class BertTokenizer(tf.Module):
             words = inner.join(words, self.tokens(inner.ids))
             words = outer.join(words, self.tokens(outer.ids))
             return words[0] if is_scalar else words
-        normalized = self._normalizer.normalize(self._prepare(text))
-        words = self._normalizer.split_words(normalized)
+        words = self._normalizer.split_words(
+            self._normalizer.normalize(self._prepare(text))
+        )
         if self.preserve_special_tokens:
             flat = words.flat_values
             for token, stand_in in _STAND_INS.items():
@@ -270,11 +276,10 @@ class BertTokenizer(tf.Module):
 
     def detokenize(self, ids: Any) -> tf.Tensor:
         """Returns the text <string>[n] of ids <int32>[n, None]."""
-        joined = tf.strings.reduce_join(
-            self.tokens(ids), axis=-1, separator=" "
-        )
         return tf.strings.regex_replace(
-            joined, f" {vocabulary_lib.CONTINUATION}", ""
+            tf.strings.reduce_join(self.tokens(ids), axis=-1, separator=" "),
+            f" {vocabulary_lib.CONTINUATION}",
+            "",
         )
 
     def _build_matchers(self) -> list[added_tokens.Matcher]:

@@ -23,6 +23,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert_tf.config import check_bools
 from bert_tf.errors import UserError
 
 # Variables with one of these in their names do not decay, and LAMB does not
@@ -250,6 +251,7 @@ class BertOptimizer(keras.optimizers.Optimizer):
         name="bert_adam",
         **kwargs,
     ):
+        check_bools(bias_correction=bias_correction, trust_ratio=trust_ratio)
         super().__init__(
             learning_rate=learning_rate,
             global_clipnorm=global_clipnorm,

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import os
 import tempfile
 from unittest import mock
@@ -461,6 +462,89 @@ logical_devices.make()
 
 _TEXTS = ["the cat sat on the mat", "dogs sat", "the dog", "cat", "a mat ."]
 _CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+class BooleanArgumentsTest(fit_case.FitCase, tf.test.TestCase):
+    """Python would count any text, also "no", as True."""
+
+    # Arguments whose type the signature does not show.
+    _OTHERS = {
+        "fit": ["calibrate"],
+        "evaluate": ["return_dict"],
+        "load_model": ["normalize", "remat", "return_encoder_outputs"],
+    }
+
+    def _calls(self):
+        """Yields public functions with arguments that they accept."""
+        model = self.new("classification")
+        features = {"input_ids": np.array([[2, 5, 3]])}
+        yield bert_tf.load_model, (self.path, "embeddings")
+        yield bert_tf.load_tokenizer, (self.path,)
+        yield bert_tf.save_model, (model, f"{self.create_tempdir()}/model")
+        yield model.compile, ()
+        yield model.fit, (["cat"], ["bad"])
+        yield model.evaluate, (["cat"], ["bad"])
+        yield model.train_on_batch, (features, np.array([0]))
+        yield model.test_on_batch, (features, np.array([0]))
+        yield bert_tf.BertTokenizer, (Vocabulary(tiny_model.TOKENS),)
+        yield type(bert_tf.build_optimizer()), ()
+        for cls in (
+            bert_tf.BertModel,
+            bert_tf.BertForPretraining,
+            functools.partial(bert_tf.BertForClassification, num_labels=2),
+            bert_tf.BertForEmbeddings,
+        ):
+            yield cls, (self.config,)
+
+    def test_texts_are_refused(self):
+        count = 0
+        for function, arguments in self._calls():
+            made = getattr(function, "func", function)
+            made = made.__init__ if isinstance(made, type) else made
+            names = [
+                x.name
+                for x in inspect.signature(made).parameters.values()
+                if isinstance(x.default, bool) or "bool" in str(x.annotation)
+            ]
+            for name in names + self._OTHERS.get(made.__name__, []):
+                message = f"{name} to be True or False. Received: {name}='no'"
+                with self.assertRaisesRegex(UserError, message):
+                    function(*arguments, **{name: "no"})
+                count += 1
+        self.assertGreater(count, 25)
+
+
+class PoolerAdviceTest(fit_case.FitCase, tf.test.TestCase):
+    """Classifiers on models for embeddings, which train no pooler."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.path = tiny_model.write_initialized(
+            tempfile.mkdtemp(), pooling="mean"
+        )
+
+    def test_fit_advises_a_new_pooler_once(self):
+        model = self.new(compiled=fit_case.compiled())
+        with self.assertLogs("absl", "WARNING") as logs:
+            model.fit(["cat"], np.array([1]), verbose=0)
+        self.assertLen(logs.output, 1)
+        self.assertIn('new_parts=["pooler"]) makes a new', logs.output[0])
+        with self.assertNoLogs("absl", "WARNING"):
+            model.fit(["cat"], np.array([1]), verbose=0)
+
+    def test_other_heads_and_new_poolers_get_no_advice(self):
+        for kind, options in (
+            ("classification", {"new_parts": ["pooler"]}),
+            ("classification", {"head": "bilstm"}),
+            ("classification", {"pooling": "mean"}),
+            ("tagging", {"labels": ["O", "B-x"]}),
+            ("question_answering", {}),
+            ("embeddings", {}),
+        ):
+            advice = self.new(kind, **options).preprocessor.advice
+            self.assertEqual(advice, "", options)
+        self.assertIn("pooler", self.new("multiple_choice").preprocessor.advice)
 
 
 class DrawTest(tf.test.TestCase):

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pathlib
+import traceback
 from unittest import mock
 
 import numpy as np
@@ -291,6 +292,15 @@ class PublicApiTest(tf.test.TestCase):
     def test_other_names_raise_attribute_error(self):
         with self.assertRaisesRegex(AttributeError, "no attribute 'Bert'"):
             getattr(bert_tf, "Bert")  # noqa: B009
+
+    def test_hint_for_a_wrong_name_is_given_once(self):
+        # Python would append ". Did you mean: 'load_model'?".
+        try:
+            getattr(bert_tf, "loadmodel")  # noqa: B009
+        except AttributeError as error:
+            text = "".join(traceback.format_exception(error))
+        self.assertEqual(text.count("did you mean"), 1)
+        self.assertNotIn("Did you mean", text)
 
 
 if __name__ == "__main__":

@@ -282,6 +282,21 @@ class NewValuesTest(files_case.FolderCase):
         variables = bert_model.named_variables(model)
         return {n: v.numpy() for n, v in variables.items()}, stored.weights
 
+    def test_new_pooler_is_advised_for_a_model_for_embeddings(self):
+        weights = tiny_model.random_weights()
+        tiny_model.write_weights(
+            f"{self.folder}/model",
+            tiny_model.CONFIG,
+            {n: x for n, x in weights.items() if n.startswith("bert/")},
+            {"kind": "encoder", "pooling": "mean"},
+        )
+        with self.assertLogs("absl", "WARNING") as logs:
+            self._build()
+        self.assertLen(logs.output, 1)
+        self.assertIn("; --new_pooler makes a new", logs.output[0])
+        with self.assertNoLogs("absl", "WARNING"):
+            self._build(new_pooler=True)
+
     def test_top_layers_and_pooler_are_new_by_the_seed(self):
         plain, stored = self._build()
         new, _ = self._build(reinit_layers=1)

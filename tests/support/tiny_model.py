@@ -85,7 +85,7 @@ def write(path, with_vocabulary=True, kind="pretraining", config=CONFIG):
     return write_weights(path, config, weights, task, vocabulary)
 
 
-def write_initialized(path, factor=1):
+def write_initialized(path, factor=1, **task):
     """Writes an encoder whose outputs distinguish tokens; returns its path.
 
     The weights of `write` are so large that all outputs are alike.
@@ -93,6 +93,7 @@ def write_initialized(path, factor=1):
     Args:
       path: The directory.
       factor: Multiplies all matrices; larger factors separate texts more.
+      **task: More values of task.json.
     """
     keras.utils.set_random_seed(1)
     named = bert_model.named_variables(bert_model.BertModel(ONE_LAYER))
@@ -100,7 +101,8 @@ def write_initialized(path, factor=1):
         name: variable.numpy() * (factor if len(variable.shape) == 2 else 1)
         for name, variable in named.items()
     }
-    return write_weights(path, ONE_LAYER, weights, {"kind": "encoder"})
+    task = {"kind": "encoder", **task}
+    return write_weights(path, ONE_LAYER, weights, task)
 
 
 def write_weights(path, config, weights, task, vocabulary=_VOCABULARY):
