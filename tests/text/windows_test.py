@@ -134,15 +134,13 @@ class WordWindowsTest(tf.test.TestCase, parameterized.TestCase):
     def test_cuts_the_windows_of_the_features(self, room, stride):
         stride = stride and min(stride, room)
         cut = tf.function(
-            lambda values, lengths, texts, count: (
-                word_windows.cut(
-                    tf.RaggedTensor.from_row_lengths(values, lengths),
-                    texts,
-                    count,
-                    room,
-                    stride,
-                )._asdict()
-            ),
+            lambda values, lengths, texts, count: word_windows.cut(
+                tf.RaggedTensor.from_row_lengths(values, lengths),
+                texts,
+                count,
+                room,
+                stride,
+            )._asdict(),
             input_signature=[
                 tf.TensorSpec([None], tf.int32),
                 *[tf.TensorSpec([None], tf.int64)] * 2,
