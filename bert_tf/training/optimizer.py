@@ -89,7 +89,13 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         return tf.where(step < self.num_warmup_steps, warmup, rate)
 
     def get_config(self) -> dict[str, Any]:
-        return dict(vars(self))  # All attributes are arguments.
+        return {
+            "learning_rate": self.learning_rate,
+            "num_train_steps": self.num_train_steps,
+            "num_warmup_steps": self.num_warmup_steps,
+            "first_step": self.first_step,
+            "num_decay_steps": self.num_decay_steps,
+        }
 
 
 @dataclasses.dataclass(frozen=True)
