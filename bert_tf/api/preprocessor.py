@@ -272,7 +272,8 @@ class Preprocessor:
           dictionary of `start_positions` and `end_positions` <int32>[N].
 
         Raises:
-          UserError: If rows or labels do not fit, or there is no vocabulary.
+          UserError: If rows or labels do not fit the task, or the model has no
+            vocabulary.
         """
         x, _ = raw_rows.split_table(x, (), self, {})
         rows = raw_rows.to_rows(x)

@@ -51,12 +51,12 @@ def to_rows(x: Any) -> list[Any]:
     """Returns the rows of `x`.
 
     Args:
-      x: One text; a list of rows, which are not checked; or, for pairs, a tuple
-        of two sequences of texts, or an array [N, 2]. Or texts in an array,
-        string tensor, pandas Series or `datasets.Dataset` column; or a pandas
-        DataFrame with one column for texts or two for pairs. A dictionary of
-        columns, as `split_table` returns for other tables, becomes a list of
-        dictionaries with the columns' names as keys.
+      x: Texts: one text; an array, string tensor, pandas Series or
+        `datasets.Dataset` column of texts; or a DataFrame with one column.
+        Pairs: a tuple of two sequences of texts, an array [N, 2], or a
+        DataFrame with two columns. Any rows: a list, which is not checked. A
+        dictionary of columns, as `split_table` returns for other tables,
+        becomes a list of dictionaries with the columns' names as keys.
 
     Raises:
       UserError: If `x` has another type, or the columns' lengths differ.
@@ -102,7 +102,8 @@ def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
     """Removes and returns the arguments in `COLUMNS`.
 
     Raises:
-      UserError: If `keras.Model`'s method lacks one of the arguments.
+      UserError: If an argument is neither in `COLUMNS` nor a parameter of
+        `keras.Model`'s method of this name.
     """
     known = [*inspect.signature(getattr(keras.Model, method)).parameters]
     known = [*known[1:], *COLUMNS]

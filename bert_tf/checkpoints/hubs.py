@@ -57,8 +57,8 @@ _HF_FILES = (
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
 )
-# A pattern for the weight files of each format, best first -> the names of its
-# other files. Pickles come last, as reading pickles needs PyTorch.
+# Maps a pattern for a format's weight files to the names of the format's other
+# files. The first match wins; pickles, which need PyTorch, come last.
 _FORMATS = {
     r"(model\.weights|optimizer_state)\.safetensors": (
         "bert_config.json",

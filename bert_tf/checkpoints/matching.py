@@ -36,8 +36,8 @@ class Report:
       missing: Canonical names of missing weights that `allow_missing` permits;
         missing weights get the initial values of a new model.
       unused: The format's names of unused tensors that `allow_missing` permits.
-      expected: The format's names of tensors that no model of this project
-        needs, such as copies of weights.
+      expected: Unused tensors that no model of this project needs, such as
+        copies of weights, by their names in the checkpoint's format.
       absent_heads: Heads that the checkpoint does not have.
       notes: Notes for the user, one sentence each.
     """

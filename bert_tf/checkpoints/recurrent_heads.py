@@ -36,8 +36,9 @@ def rows(config: BertConfig, shapes: Mapping[str, Shape]) -> list[Row]:
 
     Args:
       config: The shape of the encoder.
-      shapes: Canonical name -> shape, for all weights of a checkpoint. Any
-        weight of bilstm_1 adds all rows of bilstm_0 and bilstm_1.
+      shapes: Canonical name -> shape, for all weights of a checkpoint. If a
+        weight of bilstm_1 is among them, the result has all rows of bilstm_0
+        and bilstm_1.
     """
     result = {row.name: row for row in weight_map.rows(config)}
 

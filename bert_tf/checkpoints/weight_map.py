@@ -32,8 +32,8 @@ MULTIPLE_CHOICE = "cls/multiple_choice"
 
 _ROOT_HEAD = re.compile(r"output_(weights|bias)$|bilstm_\d+/")
 
-# Kind of model (`kind` in task.json) -> its heads, without the pooler. If a
-# model has the heads of several kinds, the first of these kinds is its kind.
+# Maps a kind of model (`kind` in task.json) to its heads, without the pooler.
+# `kind_of` returns the first kind whose heads are all in the model.
 HEADS = {
     "classification": (CLASSIFIER,),
     "question_answering": (SQUAD,),
@@ -84,8 +84,8 @@ class Row:
     model_garden: str | None = None
 
 
-# Kinds of objects, one row for each weight of an object: the suffix of its name
-# here, in Hugging Face, and in KerasHub and the Model Garden; shape; layout.
+# Each kind of object lists its weights: the suffix of a weight's name here, in
+# Hugging Face, and in KerasHub and the Model Garden; its shape; its layout.
 _LAYER_NORM = (
     ("/beta", ".bias", "/beta", ("hidden_size",), "same"),
     ("/gamma", ".weight", "/gamma", ("hidden_size",), "same"),

@@ -217,7 +217,8 @@ _CODE = re.compile(r"(?ms)^ *(```|~~~).*?(^ *\1|\Z)|^ *>>>.*?(^ *$|\Z)")
 _HEADING = re.compile(r"(?m)^ *([A-Z][\w ]*:|[-=~^*#]{3,}|[\w, *]+ : .*)$")
 # Blank lines, bullets and `name: text` start a new paragraph.
 _PARAGRAPH_BREAK = re.compile(r"\n *\n|\n *(?:[-*+] +|(?=\*{0,2}`?\w+`?: ))")
-# Markup to remove: URLs of links, roles, quotes, emphasis and footnotes.
+# Markup to remove: URLs, targets of links (their text stays), names of roles,
+# backticks, asterisks and marks of footnotes.
 _MARKUP = re.compile(
     r"\[([^\]]*)\]\([^)]*\)|:\w+:(?=`)|[`*]+|https?://\S+|\[[^\]]*\]_"
 )

@@ -30,7 +30,8 @@ TOO_SLOW = "page that takes over 10 s"
 TOO_DEEP = "page that is nested too deeply"
 _MAX_SECONDS = 10.0
 _END = b"</page>"
-# Numbers of the namespaces Media, File and Category. Links there show no text.
+# Numbers of the namespaces Media, File and Category. A link to a page in these
+# namespaces shows no text.
 _HIDDEN = ("-2", "6", "14")
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
 # Templates of disambiguation pages. Dumps do not mark these pages, so templates
@@ -53,7 +54,8 @@ _DISAMBIGUATION = re.compile(
     r"täsmennyssivu|täsmennys|egyért|anlam ayrımı|dəqiqləşdirmə|dezambig|"
     r"dezambiguizare|gwahaniaethu|idirdhealú|maana|nyahkekaburan|"
     r"მრავალმნიშვნელოვანი|բազմիմաստություն|"
-    # With arguments, the next template is a link: match it only without.
+    # The first template below is a link if it has arguments, so match it only
+    # without arguments.
     r"توضيح(?=\s{0,9}\}\})|صفحة توضيح|ضد ابہام|"
     r"αποσαφήνιση|פירושונים|ابهام‌زدایی|消歧[義义](?:頁|页)?|aimai|"
     r"(?:[^{}|\s]{0,9}の)?曖昧さ回避|동음이의(?: 문서)?|동명이인|"
@@ -81,8 +83,9 @@ class PageParser:
         """Returns the paragraphs of a page, or the reason to drop the page.
 
         The parser may take 10 seconds of CPU time; a limit on wall time would
-        drop pages on a busy machine. Raises `WorkerEndedError` if the parser
-        process ends for any reason but time or nesting.
+        drop pages on a busy machine. Too much time or too deep nesting are
+        reasons to drop the page. Raises `WorkerEndedError` if the parser
+        process ends for another reason.
         """
         self.start()
         try:

@@ -38,7 +38,8 @@ def read(config: Flags) -> TaskFiles | None:
     if config.unlabeled_file:
         stored_task.check_inputs(task, config.unlabeled_file)
     has_score = getattr(task, "problem_type", None) == "regression"
-    # Without label names in task.json, labels cannot be checked; scores can.
+    # Labels are checked against the names in task.json. Without names, return
+    # None, so that nothing is checked here; scores need no names.
     has_labels = getattr(task, "labels", True) or has_score
     return task.load() if has_labels else None
 

@@ -102,7 +102,8 @@ def distribute_batches(
         if transform is not None:
             own = own.map(transform, num_parallel_calls=tf.data.AUTOTUNE)
         if not finite:
-            # Otherwise each step would check whether the dataset has ended.
+            # Declare the dataset infinite, or each step would check whether it
+            # has ended.
             mark = tf.data.experimental.assert_cardinality
             own = own.apply(mark(tf.data.INFINITE_CARDINALITY))
         return untuned(own.prefetch(tf.data.AUTOTUNE))
@@ -113,7 +114,8 @@ def distribute_batches(
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the dataset without TensorFlow's tuning thread.
 
-    The thread may sleep for a minute, and the iterator would wait for its end.
+    The thread may sleep for a minute, and the end of an iterator would have to
+    wait until the thread ends.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -32,7 +32,8 @@ from bert_tf.errors import first_line
 _PERIOD = 5.0
 # Seconds to wait for the answer to a check.
 _CHECK_TIMEOUT = 5.0
-# Seconds after two failed checks, for training itself to notice the loss.
+# After two failed checks, training has these seconds to notice by itself that a
+# worker is gone. Then the watch ends the process.
 _GRACE = 15.0
 # Seconds to write the last checkpoint after other workers are gone.
 _SECONDS_TO_FINISH = 600.0

@@ -252,7 +252,8 @@ def _write(
         files.write_text(os.path.join(folder, split + ending), contents)
     known = {"num_train": len(rows["train"]), "majority": None}
     if task.kind in (CLASSIFICATION, MULTIPLE_CHOICE):
-        # Tasks scored by F1 need `majority`, too: some tables show accuracy.
+        # Some tables show the accuracy even of tasks that F1 scores. So store
+        # `majority`, the accuracy of always predicting the most frequent label.
         dev = next(y for x, y in rows.items() if x.startswith("dev"))
         counts = collections.Counter(row["label"] for row in dev)
         known["majority"] = 100 * max(counts.values()) / len(dev)

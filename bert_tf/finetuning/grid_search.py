@@ -29,7 +29,8 @@ from bert_tf.training import checkpoints
 TABLE_FILE = "runs.txt"
 # This file is written last in a trial's folder, so it marks a finished trial.
 _RUN_FILE = "run.json"
-# Only resuming needs these files, so they are not copied from the best trial.
+# Only resuming and TensorBoard read these files, and both read them in the
+# trial's folder, so they are not copied from the best trial.
 _NOT_COPIED = ("best", "checkpoint", "model.ckpt-", "summaries", _RUN_FILE)
 
 

@@ -50,8 +50,9 @@ def find_masks(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the positions of [MASK]s in rows, from left to right.
 
-    `inputs` has `input_ids` and `input_mask`, <int32>[B, T] each. The positions
-    <int32>[B, P] are padded with 0; <bool>[B, P] is False for padding.
+    `inputs` has `input_ids` and `input_mask`, <int32>[B, T] each. Returns
+    positions <int32>[B, P], padded with 0, and a mask <bool>[B, P], which is
+    False for padding.
 
     With the id 103 for [MASK], [[8, 103, 103], [8, 9, 103]] gives the positions
     [[1, 2], [2, 0]] and [[True, True], [True, False]].

@@ -445,8 +445,8 @@ def _is_alive(process: int, path: str) -> bool:
 def _exchange(first: str, second: str) -> bool:
     """Swaps two directories in one step; returns False if that is impossible.
 
-    Paths may be remote, or the system may lack the call. `OSError` is raised if
-    the system has it and it fails.
+    Remote paths cannot be swapped, nor can any path if the C library, kernel or
+    file system lacks renameat2. Its other errors raise `OSError`.
     """
     if paths.is_remote(second):
         return False

@@ -139,7 +139,8 @@ def exclusive(path: str, work: str) -> Iterator[None]:
     """Lets one process at a time make a local `path`; other processes wait.
 
     The lock is on the file `<path>.lock`. Waiting processes log `work`, such as
-    "fetches". Raises `UserError` if the folder is not writable or has no locks.
+    "fetches". Raises `UserError` if the folder is not writable, or if its file
+    system does not support locks.
     """
     folder = os.path.dirname(path)
     with contextlib.ExitStack() as stack:

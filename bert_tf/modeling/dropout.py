@@ -62,7 +62,8 @@ def draw_keys(seeds, dropout_id, first_positions=None):
         return None
     seeds = tf.cast(seeds, tf.uint32)
     place = tf.convert_to_tensor(dropout_id, tf.uint32) * _uint32(_GOLDEN_RATIO)
-    # Hash both keys in one call, as a model needs keys for dozens of dropouts.
+    # Hash both keys in one call of `_mix`: each call adds operations to the
+    # graph, and a model makes keys for dozens of dropouts.
     mixed = _mix(tf.stack([seeds, seeds ^ _uint32(_GOLDEN_RATIO)], axis=-1))
     first, second = mixed[..., 0] + place, mixed[..., 1] ^ place
     keys = _mix(tf.stack([first, second], axis=-1))

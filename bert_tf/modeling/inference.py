@@ -24,8 +24,8 @@ def prepare(
 
     Args:
       model: A model of `bert_tf.modeling`.
-      precision: "float32", "bfloat16" or "float16". Sums of embeddings, layer
-        normalization and logits are always computed in float32.
+      precision: "float32", "bfloat16" or "float16". Layer normalization, logits
+        and the sum of the embeddings are float32 in every precision.
       shares_weights: As for `copy_weights`.
       **values: Arguments of the class to change, for instance
         `heads=["masked_lm"]` to copy only this head.

@@ -32,8 +32,8 @@ from bert_tf.modeling.dropout import shape_of
 TOKEN_INDICES = "token_indices"
 TOKEN_PLACES = "token_places"
 INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
-# A padded length has at most this many row counts, because TensorFlow may
-# compile a program for each row count.
+# For a batch length, the number of rows has at most this many different values,
+# because TensorFlow may compile a program for each value.
 _MAX_ROW_COUNTS = 32
 # In inference, a row count of 256 or more is rounded up to a multiple of 16.
 _MANY_ROWS = 256
@@ -43,8 +43,8 @@ _MULTIPLE = 16
 def find_tokens(input_mask, for_inference=False):
     """Returns the inputs for a layout with a row for each token.
 
-    The mask [[1, 1, 0], [1, 0, 0]] gives indices [0, 1, 3] and places
-    [[0, 1, 3], [2, 3, 3]]; in places, 3 is T.
+    The mask [[1, 1, 0], [1, 0, 0]] gives `token_indices` [0, 1, 3] and
+    `token_places` [[0, 1, 3], [2, 3, 3]], where 3 is T: no row.
 
     The pooler reads the first position of a sequence, so this position has a
     row even if it is padding. In a sequence without tokens, padding attends to

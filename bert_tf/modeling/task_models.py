@@ -261,7 +261,8 @@ class BertForClassification(_LabelModel):
       normalize: Whether to divide the embedding by its L2 norm.
       **kwargs: As for `BertWithOutputHead`.
 
-    Call arguments: As for `BertModel`; inputs may be [B, C, S], too.
+    Call arguments: As for `BertModel`. Inputs may be [B, C, S], with C texts of
+      an example; then outputs are [B, C, ...].
 
     Returns:
       A dictionary of `logits` <float32>[B, L] and, with `pooling`, `embedding`
@@ -530,7 +531,8 @@ class BertForEmbeddings(bert_model.BertWithHead):
       name: The model's name.
       **kwargs: As for `BertWithHead`.
 
-    Call arguments: As for `BertModel`; inputs may be [B, C, S], too.
+    Call arguments: As for `BertModel`. Inputs may be [B, C, S], with C texts of
+      an example; then outputs are [B, C, ...].
 
     Returns:
       A dictionary of `embedding` <float32>[B, H times the number of poolings].

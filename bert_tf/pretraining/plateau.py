@@ -28,7 +28,8 @@ _PREDICTIONS = 200_000
 _ON_PLATEAU = 0.98
 # Average the loss over this many steps: single losses vary by some percent.
 _AVERAGED_STEPS = 50
-# Healthy runs leave the plateau after 10 million tokens: warn at 20 million.
+# Healthy runs leave the plateau after 10 million tokens. Warn after 20 million
+# tokens and a fifth of the steps, or at the last step.
 _PATIENCE_TOKENS = 20e6
 _PATIENCE_SHARE = 0.2
 # Without Adam's bias correction, the first 1,000 updates or so are too large.
@@ -129,9 +130,9 @@ def frequency_loss(
 class Watch:
     """Watches whether a run leaves the plateau.
 
-    `width` is the model's `hidden_size`, and `text` describes its records. This
-    process starts at `step`, after `tokens`: without a count of an earlier
-    process, they are computed from the flags.
+    `width` is the model's `hidden_size`; `text` describes the training records.
+    This process starts at `step`. Until then, the run has read `tokens`; if
+    None, this number is computed from `step` and the flags.
     """
 
     def __init__(

@@ -84,8 +84,8 @@ class _PretrainingTrainer(Trainer):
     _data: pretraining_input.PretrainingData
     _input: PretrainingInput | None = None
     _eval_input: PretrainingInput | None = None
-    # Only the chief watches for the plateau, so other workers have no `_watch`.
     _held_out: evaluation.HeldOut | None = None
+    # Only the chief watches the plateau: on other workers, `_watch` stays None.
     _watch: plateau.Watch | None = None
 
     def __init__(

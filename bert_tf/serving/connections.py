@@ -201,7 +201,8 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     # The response to a refused request. If set, further data is ignored.
     _refusal: bytes | None = None
     _header_bytes = 0
-    # Bytes since the last whole header or body part. Too many are refused.
+    # Bytes received since the last complete header or body part. If this number
+    # exceeds the limits of header and URL, the request is refused.
     _overhead = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -363,7 +364,8 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
     def _end(self) -> None:
         self._stop_timer()
         if self.pipeline:
-            # The client is not late: while requests wait, nothing is read.
+            # While requests wait, the server reads nothing. So the client is
+            # not late: restart the timer instead of closing the connection.
             self._limit(self.limits.body)
         else:
             self.transport.abort()

@@ -47,8 +47,8 @@ _TOKEN_BYTES, _UNKNOWN_TOKEN_BYTES = 64, 256
 class PieceScheduler:
     """Splits large requests and computes one piece after the other.
 
-    A piece is a call by itself. Large requests take turns, so that their pieces
-    occupy at most half of the threads, or the only thread.
+    A piece is a call by itself. Large requests take turns: their pieces occupy
+    at most half of the threads. If there is only one thread, they use it.
 
     Args:
       scheduler: Computes small requests, and all pieces that fit in a call.

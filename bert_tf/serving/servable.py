@@ -45,7 +45,8 @@ _MAX_CALL_BYTES = 64 << 20
 # Assumed length of a variable dimension, and assumed bytes of a string output.
 _LONG_ROW = 512
 _STRING_BYTES = 64
-# Bytes of words, about 4 a token. Other bytes are punctuation, one a token.
+# Bytes of words and white space, of which about 4 make a token. Each other byte
+# is punctuation, a token by itself.
 _LETTERS = bytes(
     x for x in range(256) if x <= 32 or x > 127 or chr(x).isalnum()
 )

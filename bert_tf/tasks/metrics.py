@@ -103,7 +103,7 @@ def compute_metrics(
 ) -> dict[str, float]:
     """Computes the metrics `names` of `METRICS`, as fractions, not percentages.
 
-    References and predictions are <int32>[N] label ids; <int32>[N, C], 1 for
+    `label_ids` and `predictions` are <int32>[N] label ids; <int32>[N, C], 1 for
     the labels of a multi-label example; or <float32>[N] scores.
 
     Raises:

@@ -250,7 +250,8 @@ class Task(TaskFiles):
         """Returns the task with a decision threshold chosen on dev.
 
         SQuAD 2.0, for instance, chooses the threshold of "no answer".
-        `predict` returns the predictions of this task or of a changed copy.
+        `predict(task)` returns the predictions of this task, or of a copy of it
+        with, for instance, another threshold.
         """
         del examples, predict
         return self

@@ -154,7 +154,7 @@ class Compilation:
         `has_run` is true if a step has succeeded before. Returns True if `mode`
         is now "chains".
         """
-        # Other devices than GPUs always compile a step, as tests show.
+        # CPUs and TPUs compile every step (see tests), so only GPUs need this.
         is_of_gpu = self._kind == "GPU" and self.mode == STEP
         if not is_of_gpu or not isinstance(error, tf.errors.OpError):
             return False

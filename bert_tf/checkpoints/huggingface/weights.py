@@ -1,7 +1,7 @@
 """Reads a Hugging Face directory's tensors: safetensors, PyTorch or Keras.
 
-Names are converted to the names in `weight_map`: encoder weights start with
-"bert.", and LayerNorm has a weight and a bias. Names and kernels that
+Tensors get the names in `Row.huggingface`: names in the encoder begin with
+"bert.", and LayerNorm has "weight" and "bias". Names and kernels that
 transformers' TensorFlow classes saved are converted to PyTorch's form.
 """
 

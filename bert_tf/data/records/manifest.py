@@ -30,8 +30,8 @@ from bert_tf.io import progress
 _VERSION = 1
 # Paths and parallelism do not change the records, so the hash leaves them out.
 _PLACES = ("input_file", "num_processes", "output_file", "vocab_file")
-# Manifests lack these flags if they have these defaults, as in older versions.
-# The hash includes them, so it is equal for data sets of all versions.
+# Flags of later versions, with their defaults. Manifests omit a flag with its
+# default, as older manifests do. The hash includes it in both cases.
 _ADDED = {"sample": 1.0}
 FORMAT = "bert_tf pretraining data"
 _SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}(\.[^/.]+)?\Z")

@@ -46,7 +46,8 @@ _LABEL_COLUMN = "label"
 _TEXT_PAIR = "text_pair"
 # The heads that have a fine-tuning task.
 _KINDS = frozenset(task.kind for task in registry.TASKS.values())
-# Rows per call of the model, and of files without a fixed number of rows.
+# Rows per call of the Keras model. A .tflite file gets the same number, unless
+# its batch size is fixed.
 _BATCH_SIZE = 16
 _TIMED_ROWS = 32
 # Round row lengths up to multiples of this: each new length allocates memory.

@@ -116,7 +116,7 @@ def add_metadata(
     associated = {VOCAB_FILE: vocabulary.to_text()}
     if labels:
         associated[LABELS_FILE] = "".join(f"{label}\n" for label in labels)
-    # A table AssociatedFile for each file.
+    # The field takes a list of AssociatedFile tables.
     tokenizer = {0: [{0: VOCAB_FILE, 1: "The pieces.", 2: _VOCABULARY}]}
     graph = {  # SubGraphMetadata
         2: [
@@ -183,7 +183,7 @@ def _tensor_table(
     if key == _PROBABILITIES:
         table[5] = {0: [1.0], 1: [0.0]}  # Maximum and minimum.
         if labels:
-            # A table AssociatedFile for each file.
+            # The field takes a list of AssociatedFile tables.
             table[6] = [{0: LABELS_FILE, 1: "The labels.", 2: _AXIS_LABELS}]
     return table
 

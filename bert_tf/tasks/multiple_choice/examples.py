@@ -333,7 +333,8 @@ class MultipleChoiceFiles(TaskFiles):
     def read_inputs(self, path: str) -> Iterator[MultipleChoiceExample]:
         """Yields the examples of a file to predict; see `TaskFiles`.
 
-        A file without `columns.choices` may have "context" and "choices".
+        If `columns.choices` are missing but a column "choices" exists, reads
+        the columns "choices" and "context" instead.
         """
         table = self.read_table(path)
         columns = _choose_columns(table.columns, self.columns)

@@ -135,7 +135,8 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         """
         logits = outputs[_LOGITS]
         if is_there is not None:
-            # Do not mask all choices of a row: the softmax would be uniform.
+            # If all choices of a row are missing, mask none of them: otherwise
+            # all would get the same probability, whatever their logits.
             is_there |= ~tf.reduce_any(is_there, -1, keepdims=True)
             logits = tf.where(is_there, logits, logits.dtype.min)
         probs = tf.nn.softmax(logits)

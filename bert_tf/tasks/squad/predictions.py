@@ -210,7 +210,8 @@ def predict_answers(
             )
             null = None
             if version_2_with_negative:
-                # "No answer" has its lowest score in any window; 0 if none.
+                # "No answer" gets its lowest score over all windows; without
+                # windows, it gets 0.
                 pairs = [(float(x[0]), float(y[0])) for _, x, y in windows]
                 lowest = min(pairs, key=sum, default=(0.0, 0.0))
                 null = _Candidate(None, 0, 0, *lowest)

@@ -276,9 +276,9 @@ class TaggingFiles(TaskFiles):
       tag_column: The column of tags, as an index or a name.
       sentence_column: A column with the sentence's index or name, where a new
         value begins a sentence and an empty value continues it.
-      comment_prefix: Lines with this prefix before a sentence are skipped. If
-        None, lines with "#" are skipped, but only if they begin like "# id" or
-        have another number of columns than other lines.
+      comment_prefix: Skips lines before a sentence that begin with this prefix.
+        If None, skips lines that begin with "#" and are comments such as
+        "# id 7", or have another number of columns than other lines.
       tag_names: The names of the tags, if the file has their indices instead.
       context: The largest unit that a window spans, "document" or "sentence".
     """
