@@ -245,8 +245,16 @@ def _distillation_figures() -> _Tree:
             ),
             "megabytes": _mean(logits, "int8", "megabytes"),
         }
-    teacher = [100 * x["accuracy"] for x in cells.get("teacher.labels", ())]
-    return {"table": table, "teacher": statistics.mean(teacher or [0])}
+    return {
+        "table": table,
+        **{
+            name: 100 * _mean(cells[cell], "accuracy")
+            for name, cell in (
+                ("teacher", "teacher.labels"),
+                ("hidden_first", "wide.hidden_first"),
+            )
+        },
+    }
 
 
 def _abuse_figures() -> _Tree:
