@@ -228,7 +228,7 @@ def build_task(
     stored_task: Mapping[str, Any] | None,
     task_files: Any = None,
 ):
-    """Returns the `SquadTask` of the flags; reads files if it gets none."""
+    """Returns the `SquadTask` of the flags; finds files if it gets none."""
     from bert_tf.tasks import task as tasks
     from bert_tf.tasks.squad.task import SquadTask
 
@@ -253,6 +253,6 @@ def build_task(
         **reading,
         null_score_diff_threshold=threshold,
         head=head,
-        # One padded length reproduces the original, whose softmax has padding.
+        # With one padded length, the softmax reads padding, as in the original.
         mask_padding=config.num_length_buckets != 1,
     )

@@ -24,7 +24,7 @@ from bert_tf.distribute import packed_weights
 from bert_tf.flags import options
 from bert_tf.flags.groups import PredictionConfig
 
-# Endings of --output_file: those for tables, and those that `check` refuses.
+# Endings of --output_file for tables, and endings that `check` refuses.
 _TABLES = (".csv", ".tsv")
 _NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".feather", ".zip", ".npz")
 # Endings of --output_file for embeddings.

@@ -71,8 +71,8 @@ class Coordinator:
     ) -> None:
         """Raises `UserError` if not all workers have the same JSON values.
 
-        The message has the worker, the values that differ, the `description` of
-        all values, a noun phrase, and the `remedy`.
+        The message names a worker and the values that differ. `description` is
+        a noun phrase for all values, and `remedy` is advice for the user.
         """
         if self._cluster is None:
             return

@@ -286,7 +286,6 @@ def build_strategy(
 
 
 def _prepare_devices(name: str, num_devices: int) -> list[str]:
-    """Returns the names of the devices to use."""
     gpus = _prepare_gpus()
     if not gpus and name == "mirrored" and num_devices > 1:
         cpu = tf.config.list_physical_devices("CPU")[0]

@@ -198,7 +198,7 @@ class Watch:
                 return
 
     def _finishes(self) -> bool:
-        """Waits while training is finishing; returns whether it has ended."""
+        """Waits while training finishes; returns True if the watch is over."""
         if not self._is_finishing():
             return False
         deadline = time.monotonic() + _SECONDS_TO_FINISH

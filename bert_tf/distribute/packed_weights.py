@@ -40,7 +40,7 @@ def are_assumed() -> bool:
 
 
 def refuse() -> None:
-    """Raises `UserError` for packed weights, where a model's weights change."""
+    """Raises `UserError` if weights are packed: updates would be ignored."""
     if are_assumed():
         raise UserError(
             f"Expected {VARIABLE} to be unset where a model's weights may "

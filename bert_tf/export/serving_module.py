@@ -1,7 +1,7 @@
 """Signatures of a SavedModel, and of the graphs around a .tflite file.
 
 Signatures skip padding, unless the head uses the outputs for padding. The
-signature `attention` and graphs for other runtimes also compute padding.
+signature `attention`, --ids_only exports and .tflite files compute padding.
 
 Shapes:
   B: batch size.
@@ -551,7 +551,7 @@ class LitertModule:
         return [*checks, check_segments(self._model, inputs)]
 
     def _compute(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Returns what `condense` keeps, for inputs <int32>[R, T] or [R, P]."""
+        """Returns what `condense` keeps, for <int32>[R, T] or [R, masks]."""
         if self._axes_of_rows.rank == 1:
             return self._head.condense(self._model(inputs, training=False))
         # The model expects [B, choices, T]: turn [R, T] into [R, 1, T].
@@ -592,7 +592,6 @@ def _strip(values: TensorMap, prefix: str) -> dict[str, tf.Tensor]:
 
 
 def _output_specs(function) -> _Specs:
-    """Returns the output specs of a traced function."""
     return {
         name: tf.TensorSpec(x.shape, x.dtype, name)
         for name, x in function.structured_outputs.items()

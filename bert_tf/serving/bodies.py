@@ -37,7 +37,7 @@ COUNTED_BYTES = 1 << 14
 _NUMBERS_PER_FIELD = 8
 _FIXED_SIZES = {1: 8, 5: 4}
 _FIELD = descriptor.FieldDescriptor
-# Decoding does not enlarge values of these types, so they are not counted.
+# A field of these types counts as one: decoding does not enlarge its values.
 _FLAT = (_FIELD.CPPTYPE_STRING, _FIELD.CPPTYPE_FLOAT, _FIELD.CPPTYPE_DOUBLE)
 # Only the last byte of a packed integer is below 128. So delete all other bytes
 # to count the integers.

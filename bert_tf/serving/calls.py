@@ -128,7 +128,7 @@ def _examples_call(
 def _with_model_spec(
     call: Call, servable: Servable, response: type[message.Message], field: str
 ) -> Call:
-    """Returns a call that responds with the response of `call` in a field."""
+    """Returns `call` with its result as the field `field` of a `response`."""
 
     def respond(values: Arrays) -> message.Message:
         return response(
@@ -335,7 +335,6 @@ def _examples(
 
 
 def _requested_outputs(signature: Signature, output_filter) -> tuple[str, ...]:
-    """Returns the names of the outputs that a client requests."""
     names = tuple(output_filter) or tuple(signature.outputs)
     for name in names:
         if name not in signature.outputs:
@@ -431,7 +430,7 @@ def parsed_size(request: message.Message) -> int:
 
 
 def _sizes(proto: tensor_pb2.TensorProto) -> list[int]:
-    """Returns a tensor's dimensions, at most `_MAX_RANK`; 1 in place of 0."""
+    """Returns up to `_MAX_RANK` dimensions of a tensor, with 1 instead of 0."""
     return [dim.size or 1 for dim in proto.tensor_shape.dim[:_MAX_RANK]]
 
 
@@ -474,7 +473,6 @@ def _unreadable(name: str, problem: object) -> errors.RequestError:
 
 
 def _from_array(value: np.ndarray, dtype: tf.DType) -> tensor_pb2.TensorProto:
-    """Returns the proto of an output."""
     proto = tensor_pb2.TensorProto(dtype=dtype.as_datatype_enum)
     for size in value.shape:
         proto.tensor_shape.dim.add(size=size)

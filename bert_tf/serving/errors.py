@@ -57,7 +57,7 @@ class RequestError(Exception):
 
 
 class OverloadError(RequestError):
-    """The queue is full: HTTP status 503, code RESOURCE_EXHAUSTED."""
+    """The server is too busy: HTTP status 503, code RESOURCE_EXHAUSTED."""
 
     def __init__(self, message: str) -> None:
         super().__init__(tf.errors.RESOURCE_EXHAUSTED, message)
@@ -126,7 +126,8 @@ def from_exception(error: BaseException) -> RequestError:
         message = str(error.message).split("\n\nOriginal stack trace", 1)[0]
         return RequestError(code, message)
     if isinstance(error, UnicodeDecodeError):
-        # TensorFlow's message quotes bytes of the inputs that are not UTF-8.
+        # TensorFlow's message quotes bytes of the inputs that are not UTF-8, so
+        # Python cannot decode it.
         return invalid("The model cannot read bytes of the inputs.")
     if isinstance(error, MemoryError):
         return RequestError(

@@ -38,9 +38,9 @@ _SIGNATURE_DEF = "signature_def"
 _RELOAD = "HandleReloadConfigRequest"
 # Maximum calls in progress. gRPC buffers up to 64 kB for each waiting call.
 _MAX_CALLS = 1000
-# Maximum messages that are being received. gRPC buffers each as a whole.
+# Maximum messages that arrive at a time, because gRPC buffers whole messages.
 _MAX_ARRIVING = 32
-# Maximum unread answers. A call is in progress until its answer is read.
+# Maximum unread answers. A call with one still counts toward `_MAX_CALLS`.
 _MAX_UNREAD = 500
 # Three copies of an unread answer are in memory: proto, bytes, gRPC's buffer.
 _ANSWER_COPIES = 3
@@ -234,7 +234,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         response: message.Message,
         context: grpc.aio.ServicerContext,
     ) -> None:
-        """Reserves memory until an answer is read, and limits the time."""
+        """Reserves memory until an answer is read; limits the reading time."""
         task = asyncio.current_task()
         if len(self._unread) >= _MAX_UNREAD:
             ended = _take_oldest_of_most(self._unread)

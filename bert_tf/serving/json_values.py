@@ -352,7 +352,7 @@ def _from_columns(value: Any, signature: Signature) -> dict[str, np.ndarray]:
 
 
 def _tensors(values: Any, signature: Signature) -> dict[str, np.ndarray]:
-    """Converts nested lists, by input or for the only input, to tensors."""
+    """Converts nested lists to tensors; a single input may lack its name."""
     tensors = {}
     is_named = _is_object(values)
     for name, spec in signature.inputs.items():

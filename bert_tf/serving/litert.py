@@ -74,7 +74,7 @@ def run_rows(
       model: The model, with inputs such as `input_ids` <int32>[R, T] and maybe
         `masked_lm_positions` <int32>[R, P]. If the second axis of an output is
         variable, it has length P in models with `masked_lm_positions`, else T.
-      inputs: Arrays [R, T] and [R, P] by input name; others are ignored.
+      inputs: Arrays [R, T] and [R, P] by name; unneeded names are ignored.
       lengths: <int32>[R], the number of tokens to compute in each row; outputs
         for later tokens are undefined.
       stop: Lets another thread end `run_rows` between two calls of the model.
@@ -118,7 +118,7 @@ def run_rows(
 def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     """Yields groups of rows of similar length, each with its longest length.
 
-    A group has at most 128 tokens, and a row at most 8 tokens of padding.
+    A group has one row or up to 128 tokens; a row has up to 8 padding tokens.
     Lengths [60, 8, 57, 9] give rows 0, 2 padded to 60, then 3, 1 padded to 9.
     """
     order = np.argsort(-lengths, kind="stable")
@@ -135,8 +135,8 @@ def _group(lengths: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
 class Litert(SavedModel):
     """A version of a model whose encoder runs in LiteRT.
 
-    `directory` has the SavedModel without weights. In `signature_defs`, those
-    that LiteRT cannot compute, such as `attention`, are ignored.
+    `directory` has the SavedModel without weights. Ignores signatures in
+    `signature_defs` that LiteRT cannot compute, such as `attention`.
     """
 
     def __init__(

@@ -295,7 +295,11 @@ class ModelManager:
             return servable
 
     def _check_started(self, model: Model, available: Sequence[int]) -> None:
-        """Raises `UserError` if all versions or a labeled version failed."""
+        """Checks that a model can be served.
+
+        Raises `UserError` if all of its versions failed, or if `available`
+        lacks a version that a label names.
+        """
         failed = {
             number: version.error
             for number, version in model.versions.items()
@@ -376,7 +380,7 @@ class ModelManager:
         return chosen
 
     def _complete(self, model: Model, directories: dict[int, str]) -> set[int]:
-        """Returns the versions that are complete and have not failed."""
+        """Returns complete versions, except failed ones that did not change."""
         complete = set()
         for number, directory in directories.items():
             try:

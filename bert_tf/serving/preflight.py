@@ -21,13 +21,13 @@ from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 
 _CARD = os.path.join("assets.extra", "model_card.json")
 _PACKED = "bfloat16"
-# A .txt file is wrapped if no line has more characters, and if on average there
-# are this many lines or fewer (256 tokens) between blank lines.
+# A .txt file counts as wrapped if no line exceeds `_MAX_CHARACTERS`, and if on
+# average a blank line follows `_MAX_LINES` lines (256 tokens) or fewer.
 _MAX_CHARACTERS, _MAX_LINES = 100, 20
 
 
 def check(config: ServeConfig) -> None:
-    """Checks the files of flags, because loading a model takes long.
+    """Checks the files of flags before models are loaded, which takes long.
 
     Raises:
       UserError: If a file cannot be used.

@@ -105,7 +105,7 @@ class Search:
                 np.save(file, self._vectors)
 
     async def _embed(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns vectors of length 1, <float32>[texts, H]."""
+        """Returns vectors of length 1, <float32>[N, H]."""
         async with self._service.counted("Search") as request:
             with self._service.manager.use(self._name) as servable:
                 request.servable = servable

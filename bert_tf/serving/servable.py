@@ -278,10 +278,11 @@ def _shape_text(shape: tuple[int | None, ...]) -> str:
 
 
 def row_sizes(inputs: Arrays, choices: int = 1) -> np.ndarray:
-    """Returns each row's size in bytes and numbers, <int64>[num_rows].
+    """Returns the size of each row, <int64>[num_rows].
 
-    Each text is read `choices` times, so its size is multiplied by `choices`. A
-    punctuation mark counts as 4 bytes, so b"a-b" has the size 6.
+    The size counts bytes of texts and elements of numeric arrays. Each text is
+    read `choices` times, so its size is multiplied by `choices`. A punctuation
+    mark counts as 4 bytes, so b"a-b" has the size 6.
     """
     return sum(_row_sizes(x, choices) for x in inputs.values())
 

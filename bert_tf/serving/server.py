@@ -32,7 +32,8 @@ from bert_tf.serving.service import Service
 
 # Maps a value of --engine to the class of the engine.
 _ENGINES = {"savedmodel": SavedModelEngine, "litert": LitertEngine}
-# Extra seconds, beyond --rest_api_timeout_in_ms, to send a body or an answer.
+# Seconds that clients get, beyond --rest_api_timeout_in_ms, to send a body or
+# to read an answer.
 _GRACE_SECONDS = 5
 # Maximum number of connections that wait to be accepted. A larger number could
 # fill the log: asyncio logs each accept that fails for lack of descriptors.

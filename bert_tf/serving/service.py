@@ -128,7 +128,7 @@ class Metrics:
 
 @dataclasses.dataclass
 class Request:
-    """A request in progress, for the metrics.
+    """A request in progress: its memory, and its model for the metrics.
 
     Attributes:
       reserve: Reserves bytes until the request ends; see `Bodies.room`.
@@ -309,7 +309,7 @@ def count_rows(value: np.ndarray) -> int:
 
 
 def long_rows(inputs: Arrays, num_bytes: int) -> Iterator[bytes]:
-    """Yields rows above `num_bytes`: their texts or Examples' texts, joined."""
+    """Yields the joined texts of each row whose strings exceed `num_bytes`."""
     columns = [
         x.reshape(len(x), math.prod(x.shape[1:]))
         for x in map(np.atleast_1d, inputs.values())
@@ -340,11 +340,9 @@ def read_examples(
     """Returns the length of the longest list of strings, and the Examples.
 
     The model pads all lists to the longest length. If `strict`, bytes that are
-    no Example are refused, as they would make a batch fail for all clients.
-
-    If `strict`, the Examples <string>[B] are also serialized again. Otherwise
-    TensorFlow would read the first of two lists in a feature, while this
-    function checks the last.
+    no Example are refused, as they would make a batch fail for all clients. The
+    Examples <string>[B] are then also serialized again: of two lists in a
+    feature, TensorFlow would read the first, but this function checks the last.
 
     Raises:
       RequestError: If `strict`, and an input is no Example or has too many

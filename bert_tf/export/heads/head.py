@@ -201,7 +201,7 @@ class ServingHead:
         """Returns the answer to a request; the first axis of each tensor is B.
 
         `rows` is the result of `pack` or `ids_rows`. By default, adds the
-        outputs for `method` to those of `task.decode`.
+        outputs for `method` to the result of `task.decode`.
         """
         answer = self.task.decode(outputs, *rows.state.values())
         if self.method == "regress":

@@ -114,7 +114,7 @@ class FillMask(ServingHead):
         return tf.maximum(_MAX_LOGITS // of_row, 1)
 
     def condense(self, outputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
-        """Returns the best candidates, <int32> and <float32>[B, P, k]."""
+        """Returns best ids <int32> and probabilities <float32>, [B, P, k]."""
         probs, ids = fill_mask.best_tokens(
             outputs["masked_lm_logits"], self.tokenizer.vocabulary, self.top_k
         )

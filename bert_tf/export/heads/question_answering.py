@@ -420,8 +420,8 @@ def _choose(
     """Chooses between the best span and "no answer" for each question.
 
     `scores` are the result of `_n_best_scores`, `nulls` <float64>[B] the scores
-    of "no answer", None for SQuAD 1.1. Above the score difference `threshold`,
-    "no answer" is chosen.
+    of "no answer", None for SQuAD 1.1. "No answer" is chosen if its score
+    exceeds the best span's score by more than `threshold`.
 
     Returns:
       Whether the best span was chosen, <bool>[B]; the probabilities of the

@@ -37,7 +37,7 @@ class Tagging(ServingHead):
     Args, in addition to the arguments of `ServingHead`:
       task: The task, which decodes the outputs.
       doc_stride: The maximum distance in tokens between the starts of adjacent
-        windows. With None, a text has one window, and later words the tag "O".
+        windows. With None, a text has one window; words after it get tag "O".
 
     Raises:
       UserError: If `doc_stride` would skip tokens between windows.

@@ -34,7 +34,7 @@ from bert_tf.text.tokenizer import LiteTokenizer
 # several outputs, and MediaPipe reads each output as class scores.
 OMITTED_FOR_IDS = ("logits",)
 
-# These heads find parts of a text, so their files also return byte offsets.
+# These heads find parts of a text, so files that take text return byte offsets.
 HEADS_WITH_OFFSETS = ("tagging", "question_answering")
 
 _SCRIPT = "export/tflite.py"

@@ -179,7 +179,8 @@ def compute_outputs(
 ) -> dict[str, list[np.ndarray]]:
     """Returns a list with one array per row for each output, by name.
 
-    The names match `Task.select_outputs` or, for classification, the file.
+    The names match `Task.select_outputs`; for classification and tasks with a
+    `variant`, they match the file.
     """
     outputs: dict[str, list] = {}
     task, count = rows.task, len(rows.features)
@@ -249,7 +250,6 @@ def _inputs(file: LiteModel, rows: EvalSet, chosen: np.ndarray) -> Arrays:
 def _model_inputs(
     features: Features, rows: np.ndarray, length: int
 ) -> dict[str, np.ndarray]:
-    """Returns the inputs of the model for some rows."""
     batch = features.batch(rows, length)
     return {name: batch[name] for name in MODEL_INPUTS}
 

@@ -3,8 +3,6 @@
 Shapes:
   B: number of texts.
   R: rows of a call.
-  T: tokens per row.
-  C: classes or positions to choose from.
 """
 
 import contextlib
@@ -297,7 +295,7 @@ def _decisions(build: Build) -> dict[str, verification.Decide]:
 
 
 def _least_cosine(expected: np.ndarray, actual: np.ndarray) -> float:
-    """Returns the lowest cosine of matching rows of two arrays [B, C]."""
+    """Returns the lowest cosine of matching rows of two arrays [B, size]."""
     norms = np.linalg.norm(expected, axis=-1) * np.linalg.norm(actual, axis=-1)
     return float(((expected * actual).sum(-1) / norms).min())
 

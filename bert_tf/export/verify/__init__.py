@@ -1,1 +1,1 @@
-"""Checks of an export before it appears."""
+"""Checks of an export against its model."""

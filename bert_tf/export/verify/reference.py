@@ -277,7 +277,7 @@ class Reference:
     def _plan_ids(
         self, batches: Sequence[Sequence[Row]], signature: str
     ) -> Iterator[Call]:
-        """Yields calls with ids, of minimal length and then padded."""
+        """Yields a call per batch of ids, and one with padding for the last."""
         for number, rows in enumerate(batches):
             name = f"batch {number} of {len(rows)}"
             calls = {name: self.pack(rows)}
@@ -513,7 +513,8 @@ def example(head: ServingHead, ids_only: bool = False) -> dict[str, Any]:
 def make_rows(head: ServingHead, column: Sequence[str]) -> list[Row]:
     """Returns a row for each text; other texts fill the row's other inputs.
 
-    For models that fill masks, one to three [MASK]s are put into each text.
+    For heads that fill masks, one to three [MASK]s are put into each text. For
+    question answering, `CONTEXTS` are added to the texts.
     """
     if "masked_lm_logits" in head.outputs:
         column = [_mask(text, number) for number, text in enumerate(column)]

@@ -53,7 +53,7 @@ TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2, "none": 1e-4, "float16": 5e-3}
 
 # A `Decide` function returns the decisions in an output, such as its argmax.
 Decide = Callable[[np.ndarray], np.ndarray]
-# These outputs are decisions; all other outputs are numbers or offsets.
+# Outputs that are decisions, for reports of how many equal the model's.
 _DECISIONS: Mapping[str, Decide] = dict.fromkeys(
     ("answer", "index", "label", "labels", "tags", "tokens"), lambda x: x
 )

@@ -7,7 +7,7 @@ const SVG_TEXT = 12;
 const ROW = 19;
 const LINES_WIDTH = 380;
 const COLUMN = 130;
-// Lines with less weight, and lines beyond this number, are not drawn.
+// Draws at most MOST_LINES lines, the strongest, and none below WEAKEST.
 const WEAKEST = 0.02;
 const MOST_LINES = 1500;
 
