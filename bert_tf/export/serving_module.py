@@ -80,7 +80,7 @@ class ServingModule:
         self._head = head
         self._model = model
         self._unpad = not head.reads_padding
-        # A tf.function is stored only once, though several signatures call it.
+        # Use a tf.function, stored once even if several signatures call it.
         self._answer = tf.function(
             self._answer_strings,
             input_signature=[head.input_specs()],
@@ -421,7 +421,7 @@ class LitertModule:
             )
         self._head = head
         self._model = model
-        # A tf.function is stored only once, though two signatures call it.
+        # Use a tf.function, stored once even if two signatures call it.
         self._pack_once = tf.function(
             self._pack_strings,
             input_signature=[head.input_specs()],

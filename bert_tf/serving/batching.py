@@ -144,7 +144,7 @@ class Task:
         shapes = tuple(
             (name, x.shape[1:], servables.type_name(x)) for name, x in arrays
         )
-        is_long = self.size > PIECE_SIZE  # Not merged with short requests.
+        is_long = self.size > PIECE_SIZE  # Merge only with long requests.
         return (*self.signature_key(), self.outputs, shapes, is_long)
 
 
@@ -278,7 +278,7 @@ class BatchScheduler:
             with self._changed:
                 tasks = self._next_batch()
                 if tasks is None:
-                    self._changed.notify_all()  # Waiting threads end, too.
+                    self._changed.notify_all()  # So waiting threads end, too.
                     return
                 is_long = sum(x.size for x in tasks) > PIECE_SIZE
                 self._num_long += is_long

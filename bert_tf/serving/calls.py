@@ -269,7 +269,7 @@ _METHODS = {
     CLASSIFY: (_classification, "classification_result"),
     REGRESS: (_regression, "regression_result"),
 }
-# Both map a request to its `Call`, as `predict` does.
+# Both functions map a request to its `Call`, as `predict` does.
 classify = functools.partial(
     _examples_call, _classification, classification_pb2.ClassificationResponse
 )

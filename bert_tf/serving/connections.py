@@ -88,7 +88,7 @@ def grpc_options(limits: Limits) -> dict[str, int]:
         "grpc.keepalive_time_ms": header_ms,
         "grpc.keepalive_timeout_ms": 3 * header_ms,
         "grpc.max_concurrent_streams": _MAX_STREAMS,
-        # One client could fill gRPC's default queue and lock out the others.
+        # Enlarge the queue, as one client could fill the default and block all.
         "grpc.server.max_pending_requests": 2000,
         "grpc.server.max_pending_requests_hard_limit": 4000,
         # No bandwidth probe: it would raise gRPC's limit of 64 kB per call.

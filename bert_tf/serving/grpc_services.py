@@ -169,7 +169,7 @@ class _Decoder(grpc.aio.ServerInterceptor):
         async def answer(_, context: grpc.aio.ServicerContext):
             with self._service.bodies.room() as reserve:
                 try:
-                    # gRPC allows long headers until clients confirm the limit.
+                    # Until clients confirm the limit, gRPC allows long headers.
                     limits, subject = self._service.limits, "The metadata"
                     errors.check_limit(
                         header_bytes, limits, "max_header_bytes", subject
@@ -369,7 +369,7 @@ def _reserve_repeated(
         try:
             counted.reserve(bodies.ANSWER_COPIES * size)
         except errors.RequestError:
-            call.inputs.clear()  # Otherwise the traceback keeps them.
+            call.inputs.clear()  # Or the traceback keeps the inputs.
             raise
 
 

@@ -75,7 +75,7 @@ def dump(document: Any, has_nan: bool = False) -> bytes:
     text = json.dumps(
         document,
         ensure_ascii=False,
-        # Not `tolist`, which turns a float32 of 0.1 into 0.10000000149.
+        # Do not use `tolist`: it makes 0.10000000149 of a float32 of 0.1.
         default=lambda array: orjson.loads(encode_one(array)),
     )
     return text.encode("utf-8", "surrogateescape")
@@ -310,7 +310,7 @@ def _from_rows(
 
 
 def _check_single(signature: Signature, received: str, expected: str) -> None:
-    """Checks that one plain value is enough for the inputs."""
+    """Checks that the signature has one input, so it needs no name."""
     if len(signature.inputs) > 1:
         raise errors.invalid(
             f"{received}, but expecting {expected} as multiple input tensors "

@@ -47,7 +47,7 @@ _CALL = re.compile(
 )
 _STATUS = re.compile(_MODEL + _VERSION + r"(?P<metadata>/metadata)?", re.I)
 _MAX_VERSION = 2**63 - 1
-_MAX_DIGITS = 20  # All numbers with 20 digits exceed `_MAX_VERSION`.
+_MAX_DIGITS = 20  # Enough: numbers with 20 digits exceed `_MAX_VERSION`.
 _ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 

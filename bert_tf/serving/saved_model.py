@@ -113,7 +113,7 @@ class SavedModel(Servable):
     def close(self) -> None:
         self._callables.clear()
         self._session.close()
-        del self._session, self._end  # Frees the memory of its variables.
+        del self._session, self._end  # Frees the memory of the variables.
 
     def _callable(
         self,

@@ -219,7 +219,7 @@ def _append_files(content: bytes, texts: Mapping[str, str]) -> bytes:
             for name, text in texts.items():
                 # Store files uncompressed, as clients map them into memory.
                 info = zipfile.ZipInfo(name, _NO_TIME)
-                info.create_system = 0  # The same on every machine.
+                info.create_system = 0  # Same bytes on every machine.
                 archive.writestr(info, text.encode())
         return file.getvalue()
 

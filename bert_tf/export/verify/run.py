@@ -66,7 +66,7 @@ _LOGITS = "logits"
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """The outputs of a call and the times of repeated calls, or its error."""
+    """The outputs of a call and the times of repetitions, or an error."""
 
     outputs: Arrays
     error: str | None = None

@@ -3,9 +3,9 @@
 /**
  * Returns an element.
  *
- * @param {string} name Its tag, with classes after dots: "span.tag.hue-2".
- * @param {Object} attributes Attributes; those with the value false, null or
- *     undefined are omitted.
+ * @param {string} name The tag, with classes after dots: "span.tag.hue-2".
+ * @param {Object} attributes Attributes. An attribute with the value false,
+ *     null or undefined is omitted.
  * @param {...(Node|string)} children The element's contents.
  */
 export function element(name, attributes = {}, ...children) {
@@ -13,7 +13,7 @@ export function element(name, attributes = {}, ...children) {
   return fill(document.createElement(tag), classes, attributes, children);
 }
 
-/** Returns an element of SVG; the arguments are those of `element`. */
+/** Returns an element of SVG, with the arguments of `element`. */
 export function shape(name, attributes = {}, ...children) {
   const [tag, ...classes] = name.split(".");
   return fill(
