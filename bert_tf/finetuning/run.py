@@ -221,7 +221,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
         if scored and not experiment.config.selects_evaluation:
             final = results[scored[0]]
             trial.write_summaries("eval", final)
-            if evaluations:  # Draw only metrics of all evaluations.
+            if evaluations:  # Draw only metrics that all evaluations have.
                 final = {x: y for x, y in final.items() if x in evaluations[0]}
             evaluations = [*evaluations, {"global_step": trial.step} | final]
         if coordinator.is_chief:
@@ -329,7 +329,7 @@ def _evaluate_model(
 ) -> tuple[Task, dict[str, Metrics], dict[str, Metrics]]:
     """Returns the task, the earlier and the new results of a stored model.
 
-    Only a model in `output_dir`, with `is_own`, has earlier results.
+    Earlier results are read only if `is_own`: the model is in `output_dir`.
     """
     model = pretrained_models.build_model(
         stored, experiment.task, experiment.devices, keep_head=True

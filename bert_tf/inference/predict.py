@@ -88,7 +88,7 @@ class OutputRows:
         return self._table_line({name: name for name in self._columns})
 
     def inputs(self) -> Iterator[Mapping[str, Any]]:
-        """Returns the kept columns' values by row; each {} without columns."""
+        """Returns each row's kept columns; endless {} if none are kept."""
         if not self._kept:
             return itertools.repeat({})
         rows = self._task.read_table(self._path).rows

@@ -76,7 +76,7 @@ class OutputComputer:
 
     Except on TPUs, one compiled function serves all lengths. Every worker
     receives all rows, computes a part of them, and returns all outputs. The
-    model must be built under `strategy`, by default TensorFlow's choice.
+    model must be built under `strategy`, by default the current strategy.
 
     `batch_size` rows are computed at once on all replicas together; it is
     rounded up to a multiple of the number of replicas. If the attribute `unpad`
@@ -109,10 +109,10 @@ class OutputComputer:
     ) -> Computed:
         """Returns the outputs of all rows, in order.
 
-        Rows of similar length share a batch, and the longest rows come first.
-        The last batch is filled up with repeated rows, so that all batches have
-        the same size; outputs of repeated rows are dropped. `on_rows` is called
-        after each batch with its number of rows.
+        With several `lengths`, rows of similar length share a batch, and the
+        longest come first. Repeated rows fill up the last batch, so that all
+        batches have the same size; their outputs are dropped. `on_rows` is
+        called after each batch with its number of rows.
 
         Raises:
           UserError: If a row is longer than every length in `lengths`.
@@ -234,8 +234,8 @@ class OutputComputer:
 class Predictor:
     """Predicts examples with a fine-tuned model, its tokenizer and its task.
 
-    The arguments are as for `OutputComputer`. `allowed_lengths` chooses at most
-    `num_length_buckets` batch lengths from the first examples.
+    The arguments are as for `OutputComputer` and `allowed_lengths`. The batch
+    lengths are chosen for the first examples and reused for all later ones.
     """
 
     def __init__(

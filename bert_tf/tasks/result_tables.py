@@ -43,9 +43,9 @@ def write_confusion_matrix(
 def write_scores(
     path: str, kind: str, rows: Sequence[tuple[str, EntityScore]]
 ) -> None:
-    """Writes scores to <path>.png and <path>.txt; draws the 60 most frequent.
+    """Writes scores to <path>.txt, and the 60 most frequent to <path>.png.
 
-    `rows` ends with the overall score.
+    `rows` has the labels or types (`kind`), and ends with the overall score.
     """
     (*names, _), (*scores, overall) = zip(*rows, strict=True)
     short, note = reports.drawable(names, f"{path}.txt")

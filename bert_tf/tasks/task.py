@@ -314,7 +314,7 @@ class Task(TaskFiles):
         )
 
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
-        """Returns True if a model with this task.json has an equivalent task.
+        """Returns True if the task.json `stored` is of an equivalent task.
 
         The caller compares head and labels.
         """

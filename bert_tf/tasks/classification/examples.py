@@ -96,11 +96,11 @@ def read_examples(
     may_lack_labels: bool = False,
     label_separator: str = ",",
 ) -> list[InputExample]:
-    """Reads an example from each row of a file of `tables.read_table`.
+    """Reads an example from each row of a file that `read_table` can read.
 
     The label of a regression is a number. A multi-label row has a JSON list, or
     labels joined by `label_separator`. Labels are stripped of white space, and
-    must be among `labels` unless it is None, as for training data. With
+    must be among `labels`; for training data, `labels` may be None. With
     `may_lack_labels`, all rows may lack a label, as in a test file.
 
     Raises:
@@ -430,7 +430,7 @@ def read_official(
         row_language = row.values.get("language", language)
         if task.has_languages and row_language != language:
             continue
-        # In .jsonl files, the label's name may vary by row, so search each row.
+        # In .jsonl files, the name of the label's column may vary by row.
         value = next(
             (row.values[x] for x in task.label_columns if x in row.values), None
         )

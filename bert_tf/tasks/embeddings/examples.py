@@ -67,7 +67,7 @@ class PairFiles(EmbeddingsFiles):
 
         Raises:
           UserError: If the file is not a table with these columns, if a row is
-            invalid (see `parse`), or see `require_negatives`.
+            invalid (`parse`), or if there are no negatives to choose from.
         """
         path = self.files[split]
         table = tables.read_table(path)
@@ -93,14 +93,14 @@ class PairFiles(EmbeddingsFiles):
 def require_negatives(
     where: str, groups: Iterable[Sequence[Any]], is_training: bool = True
 ) -> None:
-    """Raises `UserError` if anchors with positives have nothing else to choose.
+    """Raises `UserError` if anchors can choose nothing but their positives.
 
-    If rows have no negatives, the positives of other anchors are used. So the
-    loss of a single pair, or of the pairs of a single anchor, would be 0.
+    Without negatives, an anchor's negatives are the positives of other anchors.
+    So the loss of a single pair, or of a single anchor's pairs, would be 0.
     """
     anchors, positives, *negatives = zip(*groups, strict=True)
     columns = {"positive": positives}
-    if is_training:  # On dev, a single anchor may search.
+    if is_training:  # On dev, a single anchor is enough.
         columns = {} if negatives else columns | {"anchor": anchors}
     for name, texts in columns.items():
         if len({*texts}) < 2:

@@ -257,11 +257,7 @@ def _reorder(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultipleChoiceFiles(TaskFiles):
-    """Files of contexts with choices.
-
-    Attributes:
-      columns: The columns of the files.
-    """
+    """Files of contexts with choices."""
 
     kind: ClassVar[str] = "multiple_choice"
 
@@ -286,9 +282,9 @@ class MultipleChoiceFiles(TaskFiles):
         are scored separately, so their order does not matter.
 
         Raises:
-          UserError: If the file is not a valid table or lacks a column. If a
-            text is empty or not a string, if a row has fewer than two choices,
-            or if a label is missing or not a choice.
+          UserError: If the file is not a valid table or lacks a column, or if
+            a row has an empty or missing text, fewer than two choices, or no
+            label that is a choice.
         """
         path, columns = self.files[split], self.columns
         may_lack_labels = split.startswith(TEST)

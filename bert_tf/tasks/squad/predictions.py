@@ -120,7 +120,7 @@ class OriginalTexts:
     def find(
         self, example: SquadExample, window: InputFeatures, start: int, end: int
     ) -> tuple[str, int, int]:
-        """Returns a span's text, with single spaces, and its place."""
+        """Returns text (with single spaces), start and end; see `find_text`."""
         first = int(window.word_indices[start - window.doc_offset])
         last = int(window.word_indices[end - window.doc_offset])
         if example.is_unspaced(first, last):
