@@ -293,7 +293,7 @@ def of_student(task: Task, config: Flags) -> Task:
         changes |= dict.fromkeys(confidence.FIELDS)
         changes["reject_label"] = task.reject_label  # Rows of dev may have it.
         changes["calibrates"] = task.may_calibrate(config)
-        # A student would learn slowly on a few-shot teacher's unit vectors.
+        # Drop a few-shot teacher's pooling: unit vectors slow learning down.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 

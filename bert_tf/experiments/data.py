@@ -83,7 +83,7 @@ class Task:
       name: The task's name in --tasks.
       kind: A key of `KINDS`.
       files: The path of each split's file; only taggers may lack dev.
-      columns: The name or the index of the column for each role.
+      columns: Maps roles, such as label, to the names or indices of columns.
       metric: The metric that the tables show.
       official: The library's name for the task; None if files are unofficial.
       no_label: Labels that mean "no label"; rows with them are left out.

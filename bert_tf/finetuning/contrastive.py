@@ -180,8 +180,7 @@ class FewLabels(ObjectiveSource):
     def tune(self, task: ClassificationTask) -> ClassificationTask:
         """Returns the task, calibrated if there are out-of-fold logits.
 
-        Keeps a stored threshold and temperature, unless --reject_precision is
-        set.
+        Without --reject_precision, keeps a stored threshold and temperature.
         """
         is_fitted = task.reject_below and not task.reject_precision
         if self._logits is None or is_fitted and task.temperature:

@@ -216,7 +216,7 @@ def prepare(
         ObjectiveSource(reader),
         config.output_dir,
     )
-    if devices.coordinator.num_workers > 1:  # One worker skips slow hashing.
+    if devices.coordinator.num_workers > 1:  # Hash only to compare workers.
         vocabulary = stored.vocabulary
         devices.coordinator.agree(
             {

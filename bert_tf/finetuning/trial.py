@@ -535,7 +535,7 @@ class FinetuneInput:
     def dataset(
         self, step: int, first_row: int = 0, num_rows: int | None = None
     ) -> tf.data.Dataset:
-        """Returns endless batches with `dropout_seeds`."""
+        """Returns endless batches from `step` on, with `dropout_seeds`."""
         end = self._batch_size if num_rows is None else first_row + num_rows
         rows = slice(first_row, end)
 

@@ -297,7 +297,7 @@ def _choose_task(stored: StoredModel, config: Flags) -> Task:
 def build_predictor(
     stored: StoredModel, task: Task, devices: Devices, config: Flags
 ) -> Predictor:
-    """Loads a fine-tuned model, for the flags on batches and padding.
+    """Loads a fine-tuned model; flags set its batches, padding and precision.
 
     Raises:
       UserError: If the model has no vocabulary, its files do not match, or

@@ -44,8 +44,8 @@ class Computed:
     """Model outputs and the mean loss of a set of rows.
 
     Attributes:
-      outputs: N arrays, one per row, for each output; values of tokens include
-        the row's padding.
+      outputs: N arrays, one per row, for each output. If an array has a value
+        per token, it also has values of the row's padding.
       loss: The weighted mean of `Task.losses` over all rows; None if there are
         no labels or all weights are 0.
     """
@@ -201,8 +201,8 @@ class OutputComputer:
     def _find_tokens(self, input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
         if self._model.for_inference:
             return layouts.find_tokens(input_mask, for_inference=True)
-        # A training model's layers are compiled for each number of tokens, so
-        # round it up to a multiple of `step`: then only a few numbers occur.
+        # A training model's layers are compiled for each number of tokens. So
+        # round the number up to a multiple of `step`, to get few numbers.
         batch, *choices, _ = shape_of(input_mask)
         step = layouts.row_step([*choices, self._task.max_seq_length])
         return layouts.find_tokens_of_parts(input_mask, batch, step)

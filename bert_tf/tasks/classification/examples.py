@@ -21,7 +21,7 @@ from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
 
-# These labels mean that a row has no gold label, so the row is left out.
+# Rows with these labels have no gold label. Only leaderboards' tests keep them.
 _NO_GOLD_LABEL = ("-", "-1", "-1.0")
 # Placeholders in test files whose real labels only the leaderboard has.
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
@@ -395,8 +395,7 @@ def read_official_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
 
 
 def read_official_table(task: GlueTask, path: str) -> tables.Table:
-    """Opens a file to predict; in a .txt file, each line may be a text."""
-    # A line of a .txt file is a pair in tab-separated columns, or a text.
+    """Opens a file to predict; .txt lines are texts, or pairs with a tab."""
     return _open_official(task, path, ".tsv" if task.is_pair else ".txt")
 
 
@@ -413,7 +412,7 @@ def read_official(
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a row is
-        broken (unless `task.has_broken_rows`), or a label missing or unknown.
+        broken (unless `task.has_broken_rows`), or a label is absent or unknown.
     """
     broken: list[int] = []
     is_test = split.startswith("test")

@@ -113,7 +113,7 @@ def require_negatives(
 def choose_columns(
     where: str, names: Iterable[str], forms: Sequence[tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Returns the entry of `forms` with exactly the `_COLUMNS` in `names`."""
+    """Returns the entry of `forms` that equals the `_COLUMNS` in `names`."""
     columns = next((x for x in forms if {*x} == _COLUMNS & {*names}), None)
     if columns is None:
         raise UserError(
@@ -127,7 +127,7 @@ def choose_columns(
 def parse(
     where: str, values: Mapping[str, Any], columns: Iterable[str]
 ) -> dict[str, Any]:
-    """Returns a row's values in some columns, as an example.
+    """Returns a row's values in `columns`, as an example.
 
     Raises:
       UserError: If a text is empty, or a score is not from -1 to 1.

@@ -51,8 +51,8 @@ class Columns:
 
     Attributes:
       choices: The columns of choices; a single column has lists of choices.
-      context: The context, or None.
-      start: The words that all choices of a row begin with, or None.
+      context: The column of contexts, or None.
+      start: The column of words that begin all choices of a row, or None.
       label: The column that names each row's correct choice, by column or by
         index from 0; None if there is no such column.
       right: The column in `choices` that is correct in every row; None if there

@@ -157,7 +157,7 @@ def _find_columns(
     header: Sequence[str],
     may_lack_tags: bool,
 ) -> list[int | None]:
-    """Returns the numbers of the columns of words, tags and sentences."""
+    """Returns the indices of the columns of words, tags and sentences."""
     places = []
     for column in columns:
         place = column
