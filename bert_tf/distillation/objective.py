@@ -73,7 +73,7 @@ class DistillationObjective(label_losses.Objective):
     the embeddings as layer 0. Losses with weight 0 are not computed, except the
     label loss, which is always reported.
 
-    `teacher_layers` has the teacher's layer, from 1, for each student layer.
+    `teacher_layers` has, for each student layer, a teacher layer (from 1).
     `projection` is from `build_projection`, or None if the widths are equal or
     the loss compares no hidden states. The attribute `variables` has the
     weights to train in addition to the student's, by path.
@@ -151,7 +151,7 @@ class DistillationObjective(label_losses.Objective):
         return {"loss": loss} | {f"{x}_loss": v for x, v in values.items()}
 
     def _weights(self, part, rows):
-        """Returns the weights of a part's losses, in their shape."""
+        """Returns one weight for each loss of a part, such as "label"."""
         if part == "label":
             weights = label_losses.loss_weights(self._task, rows)
             if IS_LABELED in rows:
@@ -203,7 +203,7 @@ def soft_target_losses(
 ) -> tf.Tensor:
     """Returns the soft-target loss: the divergence of student from teacher.
 
-    Both logits are divided by the temperature T, and the loss is multiplied by
+    All logits are divided by the temperature T, and the loss is multiplied by
     T squared, so that T hardly changes the size of gradients (Hinton et al.,
     section 2). The loss is the Kullback-Leibler divergence, which is the cross
     entropy minus the teacher's entropy. Subtracting the entropy changes no

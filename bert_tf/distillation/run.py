@@ -68,7 +68,7 @@ _FINE_TUNED = {
 
 _LAYER = re.compile(r"bert/encoder/layer_(\d+)/")
 _LAYERS = "bert/encoder/"
-# Word embeddings determine the projection, which all these tables get.
+# The projection is computed from the first table and applied to all three.
 _EMBEDDINGS = (
     "bert/embeddings/word_embeddings",
     "bert/embeddings/position_embeddings",
@@ -88,8 +88,8 @@ def run(
 ) -> dict[str, Metrics]:
     """Runs distillation for run/distill.py.
 
-    Returns the metrics of student and teacher by split; the teacher's begin
-    with `teacher_`. `task_files` are the files of the teacher's task with their
+    Returns the metrics by split; the names of the teacher's metrics begin with
+    `teacher_`. `task_files` are the files of the teacher's task with their
     data, or None if the teacher has to be read first.
     """
     with preemptions.prepare(config) as place:
@@ -291,15 +291,15 @@ def of_student(task: Task, config: Flags) -> Task:
                 task.reject_below,
             )
         changes |= dict.fromkeys(confidence.FIELDS)
-        changes["reject_label"] = task.reject_label  # Dev may have that label.
+        changes["reject_label"] = task.reject_label  # Rows of dev may have it.
         changes["calibrates"] = task.may_calibrate(config)
-        # A student would learn slowly on a few-shot teacher's unit vectors.
+        # Drop a few-shot teacher's pooling: unit vectors slow learning down.
         changes |= {"pooling": None, "normalize": False}
     return dataclasses.replace(task, **changes)
 
 
 class MixedFeatures:
-    """Rows with labels, then rows without, which have no further features."""
+    """Labeled rows, then unlabeled rows, in the form of `Features`."""
 
     def __init__(self, labeled: Features, unlabeled: Features) -> None:
         self._labeled = labeled

@@ -83,7 +83,7 @@ class Task:
       name: The task's name in --tasks.
       kind: A key of `KINDS`.
       files: The path of each split's file; only taggers may lack dev.
-      columns: The name or the index of the column for each role.
+      columns: Maps roles, such as label, to the names or indices of columns.
       metric: The metric that the tables show.
       official: The library's name for the task; None if files are unofficial.
       no_label: Labels that mean "no label"; rows with them are left out.
@@ -187,9 +187,9 @@ def prepare(
 ) -> Task:
     """Writes a task's files in the format of its script, unless they exist.
 
-    Keeps at most `max_train` training rows and `max_dev` rows of dev and test
-    each, by sampling with a fixed seed; taggers keep the first sentences. The
-    folder's name has a hash of the task's files.
+    Samples with a fixed seed at most `max_dev` rows of dev and test each, and
+    `max_train` training rows, or more if a label would be missing. Taggers keep
+    the first sentences. The folder's name has a hash of files and arguments.
 
     Raises:
       UserError: If a file does not fit the task's description.

@@ -4,7 +4,7 @@ Steps run in the order vocabulary -> records -> pretraining -> cells. A step's
 id has a hash of everything that the step's result depends on. So a step that
 several tables need runs once, and a later command skips finished steps.
 
-A table, as `recipes/experiments/tables.json` describes it, has these keys:
+`build` makes tables from recipes/experiments/tables.json. Keys of a table:
   kind: "curve" if the columns are numbers of steps, "spread" if the cells show
     how far seeds differ, else "table".
   cells: A list of [row, column, cell id per seed...].
@@ -42,8 +42,8 @@ _FIRST_SEED = 12345
 # A script, such as "run/pretrain.py", and its flags.
 Command = tuple[str, Mapping[str, Any]]
 Values = dict[str, Any]
-# A variant's entry in tables.json, with its `name`. It also has its `size`,
-# unless it has the base size of the scale.
+# A variant of the model: its entry in tables.json, its `name`, and its `size`
+# unless that is the base size of the scale.
 Variant = Values
 
 
@@ -115,7 +115,7 @@ class Plan:
         self.scale = scale
         self.corpus = corpus
         self.steps: dict[str, Step] = {}
-        # For each placeholder in flags, its path outside --output_dir.
+        # Maps the placeholders of `place` to paths outside --output_dir.
         self.places: dict[str, str] = {}
         self._folder = folder
 
@@ -362,7 +362,7 @@ def _rows(name: str, recipe: Values, plan: Plan, config: Flags) -> list[Values]:
 def _columns(
     recipe: Values, plan: Plan, tasks: Sequence[Task], config: Flags
 ) -> tuple[list[Values], list[list[str]]]:
-    """Returns the columns of all tasks, and the signs that the paper claims."""
+    """Returns the columns of all tasks, and the paper's claims: `expected`."""
     papers = data.read_recipe("tables")["papers"] | recipe.get("papers", {})
     metrics, path = recipe.get("metrics", {}), config.pretrained_model_dir
     starts = [None] if plan.corpus and "corpus" in recipe["sources"] else []

@@ -74,9 +74,10 @@ def write(out_dir: str) -> None:
 def build(planned: Rows, out_dir: str) -> dict[str, Any]:
     """Returns the contents of `report.json`.
 
-    Each planned table has `values`, one per row and column, and `signs`, which
-    check the paper's claims that a row is above another. `failed` lists failed
-    cells, with command and log; `unreadable` lists cell files without a score.
+    `tables` has the planned tables with `values`, one per row and column, and
+    `signs`, one per claim of the paper that a row is above or below another.
+    `failed` lists failed cells, with command and log; `unreadable` lists cell
+    files without a score.
     """
     finished, failed, unreadable = {}, [], []
     ids = {x for table in planned for _, _, *y in table["cells"] for x in y}
@@ -203,7 +204,7 @@ def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
 
 
 def summarize(scores: Sequence[float]) -> dict[str, float | None]:
-    """Returns the `mean` and the sample `deviation`, if there are any."""
+    """Returns `mean` and sample `deviation` (None for one score), or {}."""
     if not scores:
         return {}
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
@@ -249,7 +250,7 @@ def compare(scores: Rows, reference: Rows) -> dict[str, Any]:
 
 
 def judge(difference: float, error: float | None, expected: str) -> str:
-    """Returns a verdict on the paper's sign, which is "above" or "below"."""
+    """Returns a verdict on `expected`, the paper's claim "above" or "below"."""
     if error is None or abs(difference) <= _LIMIT * error + _ROUNDING:
         return NOT_DISTINGUISHABLE
     return AGREES if (difference > 0) == (expected == "above") else CONTRADICTS
@@ -330,7 +331,7 @@ def _comparison(value: Values) -> dict[str, str]:
 
 
 def _signs(tables: Rows) -> list[str]:
-    """Returns the table of the signs that the paper claims."""
+    """Returns a section with the paper's claims and verdicts; or []."""
     lines, verdicts = [], []
     for table in tables:
         names, where = _labels(table), f"[{table['name']}](#{table['name']})"
@@ -449,7 +450,7 @@ def _markdown(lines: Rows) -> str:
 
 
 def draw(table: Values) -> Figure:
-    """Draws a panel per column: differences; for a spread, all runs' scores."""
+    """Draws a panel per column: differences, or the scores of a "spread"."""
     if table["kind"] == "curve":
         return _draw_curves(table)
     names, legend, is_spread = _labels(table), {}, table["kind"] == "spread"

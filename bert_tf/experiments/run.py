@@ -59,7 +59,7 @@ def run(config: Flags) -> None:
         sys.stdout.write(plans.describe(config))
         return
     if config.dry_run:
-        # A dry run must not write to --output_dir; step ids stay the same.
+        # Write nothing to --output_dir; step ids do not depend on the folder.
         with tempfile.TemporaryDirectory() as folder:
             plan, _ = make_plan(config, folder)
         sys.stdout.write(Runner(config.output_dir, plan).describe())
@@ -161,7 +161,7 @@ class Runner:
             waiting = busy
 
     def _path(self, step: str, ending: str = ".json") -> str:
-        """Returns the path of the file that marks a finished step."""
+        """Returns the path of a step's file; .json marks a finished step."""
         is_cell = self._plan.steps[step].kind == CELL
         folder = "cells" if is_cell else "steps"
         return f"{self._output_dir}/{folder}/{step}{ending}"
@@ -241,7 +241,7 @@ class Runner:
             here = pathlib.Path(self._fill(step, step.here))
             for path in [x for name in _REMOVED for x in here.rglob(name)]:
                 shutil.rmtree(path, ignore_errors=True)
-                # If a shared disk keeps an open file, it only wastes space.
+                # Ignore errors: a file that stays only wastes space.
                 with contextlib.suppress(OSError):
                     path.unlink()
 

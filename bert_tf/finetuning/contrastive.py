@@ -101,10 +101,10 @@ def train_few_shot(
 def on_embeddings(
     task: ClassificationTask, embeddings: EmbeddingsTask, source: str
 ) -> ClassificationTask:
-    """Returns the task with a head that reads embeddings of the model `source`.
+    """Returns the task with a head that reads the vectors of `embeddings`.
 
     Raises:
-      UserError: If the model joins several poolings, such as "cls+mean".
+      UserError: If the model in `source` joins poolings, such as "cls+mean".
     """
     pooling = embeddings.pooling
     if "+" in pooling:
@@ -180,7 +180,7 @@ class FewLabels(ObjectiveSource):
     def tune(self, task: ClassificationTask) -> ClassificationTask:
         """Returns the task, calibrated if there are out-of-fold logits.
 
-        If an earlier run chose a threshold, its temperature is kept, too.
+        Without --reject_precision, keeps a stored threshold and temperature.
         """
         is_fitted = task.reject_below and not task.reject_precision
         if self._logits is None or is_fitted and task.temperature:
@@ -257,7 +257,7 @@ def out_of_fold_logits(
     """
     is_same = pairwise.cosine_similarity(embeddings) > 1 - _SAME
     first, repeats = np.unique(is_same.argmax(-1), return_inverse=True)
-    if np.bincount(label_ids[first]).min() < 2:  # Too few to hold out any.
+    if np.bincount(label_ids[first]).min() < 2:  # Too few: keep repeats.
         first = repeats = np.arange(len(label_ids))
     embeddings, label_ids = np.float64(embeddings[first]), label_ids[first]
     folds = min(_FOLDS, np.bincount(label_ids).min())

@@ -101,7 +101,7 @@ class Experiment:
         return self.devices.coordinator
 
     def data_hashes(self, *kinds: str) -> dict[str, str]:
-        """Returns the SHA-256 of the file of each split of some kinds."""
+        """Returns the SHA-256 of files by split, for the splits of `kinds`."""
         return {
             split: data.sha256
             for split, data in self.task.data.items()
@@ -164,8 +164,8 @@ class Experiment:
     ) -> None:
         """Raises `UserError` if the trial was started with another `identity`.
 
-        The error names its folder, `where`. With --allow_changed_data, changes
-        are only logged.
+        The error names the trial's folder, `where`. With --allow_changed_data,
+        changes are only logged.
         """
         if before is None:
             raise UserError(
@@ -216,7 +216,7 @@ def prepare(
         ObjectiveSource(reader),
         config.output_dir,
     )
-    if devices.coordinator.num_workers > 1:  # One worker skips slow hashing.
+    if devices.coordinator.num_workers > 1:  # Hash only to compare workers.
         vocabulary = stored.vocabulary
         devices.coordinator.agree(
             {

@@ -302,10 +302,10 @@ def build_model(
 
 
 def _scale_head(model: keras.Model, initializer_range: float) -> None:
-    """Gives the output weights of a new head another standard deviation.
+    """Gives a new head's weights the standard deviation `initializer_range`.
 
-    They were drawn with the `initializer_range` of the configuration, so they
-    are multiplied by the ratio of the two.
+    The weights were drawn with the configuration's `initializer_range`. So
+    multiply them by the ratio of the argument to the configuration's value.
     """
     config_range = model.bert_config.initializer_range
     options.require(
@@ -323,8 +323,8 @@ def _scale_head(model: keras.Model, initializer_range: float) -> None:
 def has_head_for(stored: StoredModel, task: Task) -> bool:
     """Returns whether a stored model has a head that was trained for a task.
 
-    The order of the labels does not matter. If the model does not store their
-    names, as checkpoints of the original, their number must match.
+    The order of the labels does not matter. If the model stores no label names,
+    like checkpoints of the original, only the number of labels must match.
     """
     actual, expected = stored.task, task.to_json()
     if not weight_map.HEADS[task.kind]:
@@ -358,7 +358,7 @@ def _describe(kind: str | None, values: Mapping[str, Any]) -> str:
 
 
 def _form(kind: str | None, values: Mapping[str, Any]) -> list[str]:
-    """Returns the parts of a head's form, without labels and problem type."""
+    """Returns words for a head's kind and settings, except labels."""
     parts = [str(values.get("variant") or kind)]
     if values.get("head", "linear") != "linear":
         parts.append(f"head {values['head']}")

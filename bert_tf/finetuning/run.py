@@ -130,10 +130,10 @@ def _run_trials(
 ) -> dict[str, Metrics]:
     """Runs all trials that have not finished, and keeps the best one.
 
-    A finished trial is not trained again, only evaluated on new dev and test
-    sets. If a value in a trial is not finite, a rerun would fail, too, so the
-    trial is recorded as failed and the next one starts. All workers run each
-    trial together; the chief records the results.
+    A finished trial is not trained again; it is evaluated again if a dev or
+    test set is new. If a value in a trial is not finite, a rerun would fail,
+    too, so the trial is recorded as failed and the next one starts. All workers
+    run each trial together; the chief records the results.
     """
     kinds = experiment.config.requested_splits().keys() - {TRAIN}
     requested = experiment.data_hashes(*kinds)
@@ -221,7 +221,7 @@ def _run_trial(experiment: Experiment) -> dict[str, Metrics]:
         if scored and not experiment.config.selects_evaluation:
             final = results[scored[0]]
             trial.write_summaries("eval", final)
-            if evaluations:  # Draw only metrics of all evaluations.
+            if evaluations:  # Draw only metrics that all evaluations have.
                 final = {x: y for x, y in final.items() if x in evaluations[0]}
             evaluations = [*evaluations, {"global_step": trial.step} | final]
         if coordinator.is_chief:
@@ -277,7 +277,7 @@ def _evaluate_splits(
 
 
 def _evaluate_finished_trial(experiment: Experiment) -> dict[str, Metrics]:
-    """Evaluates a finished trial on splits that it was not evaluated on."""
+    """Evaluates a finished trial again, as a dev or test set is new."""
     stored = model_directory.read_model(
         os.path.join(experiment.output_dir, model_directory.MODEL_FOLDER)
     )
@@ -329,7 +329,7 @@ def _evaluate_model(
 ) -> tuple[Task, dict[str, Metrics], dict[str, Metrics]]:
     """Returns the task, the earlier and the new results of a stored model.
 
-    Only a model in `output_dir`, with `is_own`, has earlier results.
+    Earlier results are read only if `is_own`: the model is in `output_dir`.
     """
     model = pretrained_models.build_model(
         stored, experiment.task, experiment.devices, keep_head=True

@@ -99,7 +99,8 @@ def _train_on_triviaqa(
     )
     done_file = os.path.join(folder, _DONE_FILE)
     model_dir = os.path.join(folder, model_directory.MODEL_FOLDER)
-    # Retrain if contents or precision change, but not if paths or devices do.
+    # Retrain if contents, precision or --triviaqa_evidence_dir change, but not
+    # if devices or other paths do.
     places = fields_affecting(type(config), "place")
     recipe = {
         name: value

@@ -377,8 +377,8 @@ def _choose_trained(
 ) -> dict[str, keras.Variable]:
     """Returns the variables to train, and logs the others.
 
-    As in the original, only the `reached` variables are trained, which affect
-    the loss. If `num_frozen_layers` is above 0, the embeddings and that number
+    As in the original, only variables that affect the loss (`reached`) are
+    trained. If `num_frozen_layers` is above 0, the embeddings and that number
     of lowest layers are frozen.
     """
     numbers = {name: _layer_number(name) for name in variables}
@@ -414,7 +414,7 @@ def _find_reached(
     """Returns the names of the variables that the loss depends on.
 
     Traces a step without running it; to save time, all layers share a graph.
-    The functions of `fused` that this traces serve the training steps, too.
+    The training steps reuse the functions of `fused` that are traced here.
     """
     reached: set[str] = set()
 
@@ -459,11 +459,11 @@ def _rate_factor(path: str, num_layers: int, layer_decay: float) -> float:
 
 
 class FinetuneInput:
-    """The training batches of a trial, in some of the ascending `lengths`.
+    """The training batches of a trial, each padded to one of `lengths`.
 
-    If `most_lengths` is not 0, it limits the number of lengths. A limit adds
-    padding, but fewer programs are compiled. A limit of 2 may pad batches of
-    lengths 24, 40 and 64 to the lengths 40, 40 and 64.
+    `lengths` ascend. If `most_lengths` is not 0, it limits the number of
+    lengths used. A limit adds padding, but fewer programs are compiled. A limit
+    of 2 may pad batches of lengths 24, 40 and 64 to the lengths 40, 40 and 64.
     """
 
     def __init__(
@@ -535,7 +535,7 @@ class FinetuneInput:
     def dataset(
         self, step: int, first_row: int = 0, num_rows: int | None = None
     ) -> tf.data.Dataset:
-        """Returns endless batches with `dropout_seeds`."""
+        """Returns endless batches from `step` on, with `dropout_seeds`."""
         end = self._batch_size if num_rows is None else first_row + num_rows
         rows = slice(first_row, end)
 

@@ -43,7 +43,7 @@ _DEFINERS = {
     float: flags.DEFINE_float,
     str: flags.DEFINE_string,
 }
-# Names of values in `--help` and on the site.
+# Names of values in `--help` and in the reference of flags.
 VALUE_NAMES = {int: "INTEGER", float: "NUMBER", str: "TEXT"}
 _HELP_WIDTH = 80
 _HELP_END = (
@@ -218,8 +218,8 @@ def _flag_help(field: dataclasses.Field, kind: type) -> str:
 def run(main: Callable[[Any], None]) -> None:
     """Parses the command line into a configuration and calls `main` with it.
 
-    The type of `main`'s parameter defines the flags, and the docstring of its
-    module is the description in `--help`.
+    The type of `main`'s parameter defines the flags, and the docstring of
+    `main`'s module is the description in `--help`.
 
     A `UserError` or a wrong flag prints its message on standard error and exits
     with status 1. `Preempted` logs its message and exits with its status.

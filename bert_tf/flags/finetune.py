@@ -1,6 +1,6 @@
 """Flags of all fine-tuning scripts, and the grid of hyperparameters.
 
-Names and defaults are run_classifier.py's or run_squad.py's, the original's.
+Names and defaults are from the original's run_classifier.py and run_squad.py.
 """
 
 import dataclasses

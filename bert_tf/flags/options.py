@@ -25,7 +25,7 @@ server = functools.partial(option, group="server")
 batching = functools.partial(option, group="batching")
 limits = functools.partial(option, group="limits", at_least=1)
 hardware = functools.partial(option, group="hardware")
-# The functions below declare flags that do not affect the trained weights.
+# The functions below declare flags whose values may change in a resumed run.
 reporting = functools.partial(output, affects="nothing")
 scoring = functools.partial(evaluation, affects="nothing")
 speed = functools.partial(hardware, affects="nothing")
@@ -60,7 +60,7 @@ def ignored(default: Any = None) -> Any:
 
 
 def length_buckets(longest: str) -> Any:
-    """Declares --num_length_buckets, given the words for the longest row."""
+    """Declares --num_length_buckets; its help names the maximum `longest`."""
     return hardware(
         "Lengths that batches are padded to: 0 uses every multiple of 8; 1 "
         f"pads all to {longest}, as the original does; larger numbers choose "
@@ -189,7 +189,7 @@ def _tuple(rules: dict[str, Any], name: str) -> tuple[str, ...]:
 
 
 def is_set(config: Any, condition: str) -> bool:
-    """Returns True if a flag is set, or has a value, as in "head=bilstm"."""
+    """Returns True if the flag "head" is set, or "head=bilstm" holds."""
     name, has_value, value = condition.partition("=")
     received = getattr(config, name, None)
     return str(received).lower() == value if has_value else bool(received)

@@ -115,7 +115,8 @@ def _build_tokenizer(config: Flags, stored: StoredModel) -> BertTokenizer:
 def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
     """Parses --layers; negative numbers count from the last layer.
 
-    If --layers has its default and the model has fewer layers, all are used.
+    If the default of --layers names more layers than the model has, all layers
+    of the model are used.
     """
     if text == default and num_layers < len(text.split(",")):
         text = ",".join(text.split(",")[:num_layers])

@@ -55,7 +55,7 @@ def find_masks(
     False for padding.
 
     With the id 103 for [MASK], [[8, 103, 103], [8, 9, 103]] gives the positions
-    [[1, 2], [2, 0]] and [[True, True], [True, False]].
+    [[1, 2], [2, 0]] and the mask [[True, True], [True, False]].
     """
     is_mask = (inputs[INPUT_IDS.name] == vocabulary.mask_id) & (
         inputs[INPUT_MASK.name] > 0

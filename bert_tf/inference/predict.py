@@ -88,7 +88,7 @@ class OutputRows:
         return self._table_line({name: name for name in self._columns})
 
     def inputs(self) -> Iterator[Mapping[str, Any]]:
-        """Returns the kept columns' values by row; each {} without columns."""
+        """Returns each row's kept columns; endless {} if none are kept."""
         if not self._kept:
             return itertools.repeat({})
         rows = self._task.read_table(self._path).rows
@@ -297,7 +297,7 @@ def _choose_task(stored: StoredModel, config: Flags) -> Task:
 def build_predictor(
     stored: StoredModel, task: Task, devices: Devices, config: Flags
 ) -> Predictor:
-    """Loads a fine-tuned model, for the flags on batches and padding.
+    """Loads a fine-tuned model; flags set its batches, padding and precision.
 
     Raises:
       UserError: If the model has no vocabulary, its files do not match, or

@@ -1,4 +1,4 @@
-"""Calibrated probabilities: temperature, thresholds, rejection, their errors.
+"""Calibration of probabilities: temperature, thresholds, rejection, error.
 
 A temperature divides the logits, so that about 80% of the answers with the
 probability 0.8 are right (Guo et al., 2017, https://arxiv.org/abs/1706.04599).
@@ -24,7 +24,7 @@ OUTSIDE = -1
 
 _NUM_BINS = 15
 _MAX_TEMPERATURE = 20.0
-# With a lower log loss, all answers are correct: no temperature is the best.
+# If the log loss is lower, all answers are correct, so no temperature is best.
 _NO_LOSS = 1e-5
 
 

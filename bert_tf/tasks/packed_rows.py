@@ -40,7 +40,7 @@ class PackedRows:
         segment, [CLS] A [SEP]; None if all rows have a single segment.
       pad_id: The id of [PAD].
       examples: <int64>[N], ascending, the index of each row's example; None if
-        other fields have it.
+        a row may have several examples, as in tagging.
       targets: The labels of rows, [N, ...] each, by their names in a batch.
       num_truncated: The number of texts or pairs with too many tokens.
     """

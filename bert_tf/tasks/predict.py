@@ -44,8 +44,8 @@ class Computed:
     """Model outputs and the mean loss of a set of rows.
 
     Attributes:
-      outputs: N arrays, one per row, for each output; values of tokens include
-        the row's padding.
+      outputs: N arrays, one per row, for each output. If an array has a value
+        per token, it also has values of the row's padding.
       loss: The weighted mean of `Task.losses` over all rows; None if there are
         no labels or all weights are 0.
     """
@@ -76,7 +76,7 @@ class OutputComputer:
 
     Except on TPUs, one compiled function serves all lengths. Every worker
     receives all rows, computes a part of them, and returns all outputs. The
-    model must be built under `strategy`, by default TensorFlow's choice.
+    model must be built under `strategy`, by default the current strategy.
 
     `batch_size` rows are computed at once on all replicas together; it is
     rounded up to a multiple of the number of replicas. If the attribute `unpad`
@@ -109,10 +109,10 @@ class OutputComputer:
     ) -> Computed:
         """Returns the outputs of all rows, in order.
 
-        Rows of similar length share a batch, and the longest rows come first.
-        The last batch is filled up with repeated rows, so that all batches have
-        the same size; outputs of repeated rows are dropped. `on_rows` is called
-        after each batch with its number of rows.
+        With several `lengths`, rows of similar length share a batch, and the
+        longest come first. Repeated rows fill up the last batch, so that all
+        batches have the same size; their outputs are dropped. `on_rows` is
+        called after each batch with its number of rows.
 
         Raises:
           UserError: If a row is longer than every length in `lengths`.
@@ -201,8 +201,8 @@ class OutputComputer:
     def _find_tokens(self, input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
         if self._model.for_inference:
             return layouts.find_tokens(input_mask, for_inference=True)
-        # A training model's layers are compiled for each number of tokens, so
-        # round it up to a multiple of `step`: then only a few numbers occur.
+        # A training model's layers are compiled for each number of tokens. So
+        # round the number up to a multiple of `step`, to get few numbers.
         batch, *choices, _ = shape_of(input_mask)
         step = layouts.row_step([*choices, self._task.max_seq_length])
         return layouts.find_tokens_of_parts(input_mask, batch, step)
@@ -234,8 +234,8 @@ class OutputComputer:
 class Predictor:
     """Predicts examples with a fine-tuned model, its tokenizer and its task.
 
-    The arguments are as for `OutputComputer`. `allowed_lengths` chooses at most
-    `num_length_buckets` batch lengths from the first examples.
+    The arguments are as for `OutputComputer` and `allowed_lengths`. The batch
+    lengths are chosen for the first examples and reused for all later ones.
     """
 
     def __init__(

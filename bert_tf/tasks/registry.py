@@ -42,8 +42,8 @@ def from_stored(stored: StoredModel, flag: str = "--model_dir") -> Task:
 def describe_embeddings(stored: StoredModel) -> dict[str, Any]:
     """Returns the contents of task.json for the embeddings of a stored model.
 
-    Pooling, normalization and length come from the model's task.json. Without a
-    length there, it is the maximum length of the model.
+    Pooling, normalization and length come from the model's task.json. If it has
+    no length, the maximum length of the model is used.
     """
     names = ("max_seq_length", *EmbeddingsTask().model_arguments())
     values = {

@@ -18,7 +18,7 @@ from bert_tf.tasks import confidence
 from bert_tf.tasks import metrics
 from bert_tf.tasks.metrics import EntityScore
 
-# For more labels, list the confusions: a matrix would not fit on a screen.
+# With more labels than this, list confusions: a matrix would not fit a screen.
 _MAX_COLUMNS = 20
 # Number of score ranges in the table for regression. Empty ranges have no row.
 _NUM_RANGES = 10
@@ -43,9 +43,9 @@ def write_confusion_matrix(
 def write_scores(
     path: str, kind: str, rows: Sequence[tuple[str, EntityScore]]
 ) -> None:
-    """Writes scores to <path>.png and <path>.txt; draws the 60 most frequent.
+    """Writes scores to <path>.txt, and the 60 most frequent to <path>.png.
 
-    `rows` ends with the overall score.
+    `rows` has the labels or types (`kind`), and ends with the overall score.
     """
     (*names, _), (*scores, overall) = zip(*rows, strict=True)
     short, note = reports.drawable(names, f"{path}.txt")
@@ -103,12 +103,11 @@ def write_calibration(
     is_right: np.ndarray,
     is_known: np.ndarray,
 ) -> None:
-    """Writes reliability and a coverage curve to <path>.png and <path>.txt.
+    """Draws reliability and coverage in <path>.png; tabulates coverage in .txt.
 
-    All numbers are about the texts that a label fits, and the title counts the
-    others. An answer has a probability, `probabilities` <float>[N], and is
-    correct where `is_right` <bool>[N] is true. `is_known` <bool>[N] is false
-    for texts that no label fits.
+    An answer has a probability, `probabilities` <float>[N], and is correct
+    where `is_right` <bool>[N] is true. `is_known` <bool>[N] is false for texts
+    that no label fits. These texts are left out; the title counts them.
     """
     probabilities, is_right = probabilities[is_known], is_right[is_known]
     error = confidence.calibration_error(probabilities, is_right)

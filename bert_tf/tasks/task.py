@@ -176,7 +176,7 @@ class Task(TaskFiles):
     def soft_target_weights(self, batch: TensorMap) -> tf.Tensor:
         """Returns the weight of each soft target; by default all are 1.
 
-        The weights <float32>[B, ...] have the shape of the logits without its
+        The weights <float32>[B, ...] have the shape of the logits without the
         last axis. `batch` may have no labels.
         """
         return tf.ones(tf.shape(batch["input_ids"])[:1])
@@ -314,7 +314,7 @@ class Task(TaskFiles):
         )
 
     def is_compatible_with(self, stored: Mapping[str, Any]) -> bool:
-        """Returns True if a model with this task.json has an equivalent task.
+        """Returns True if the task.json `stored` is of an equivalent task.
 
         The caller compares head and labels.
         """

@@ -185,7 +185,7 @@ class TaskFiles(abc.ABC):
         return splits_of(self.files, kind)
 
     def load(self, *splits: str) -> Self:
-        """Returns the task with the data of some splits, or all, read once."""
+        """Returns the task with the data of `splits`, by default of all."""
         data = dict(self.data)
         for split in splits or self.files:
             if split in data:

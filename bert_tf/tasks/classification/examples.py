@@ -21,7 +21,7 @@ from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
 
-# These labels mean that a row has no gold label, so the row is left out.
+# Rows with these labels have no gold label. Only leaderboards' tests keep them.
 _NO_GOLD_LABEL = ("-", "-1", "-1.0")
 # Placeholders in test files whose real labels only the leaderboard has.
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
@@ -96,11 +96,11 @@ def read_examples(
     may_lack_labels: bool = False,
     label_separator: str = ",",
 ) -> list[InputExample]:
-    """Reads an example from each row of a file of `tables.read_table`.
+    """Reads an example from each row of a file that `read_table` can read.
 
     The label of a regression is a number. A multi-label row has a JSON list, or
     labels joined by `label_separator`. Labels are stripped of white space, and
-    must be among `labels` unless it is None, as for training data. With
+    must be among `labels`; for training data, `labels` may be None. With
     `may_lack_labels`, all rows may lack a label, as in a test file.
 
     Raises:
@@ -395,8 +395,7 @@ def read_official_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
 
 
 def read_official_table(task: GlueTask, path: str) -> tables.Table:
-    """Opens a file to predict; in a .txt file, each line may be a text."""
-    # A line of a .txt file is a pair in tab-separated columns, or a text.
+    """Opens a file to predict; .txt lines are texts, or pairs with a tab."""
     return _open_official(task, path, ".tsv" if task.is_pair else ".txt")
 
 
@@ -413,7 +412,7 @@ def read_official(
 
     Raises:
       UserError: If the file is not a valid table or lacks a column, if a row is
-        broken (unless `task.has_broken_rows`), or a label missing or unknown.
+        broken (unless `task.has_broken_rows`), or a label is absent or unknown.
     """
     broken: list[int] = []
     is_test = split.startswith("test")
@@ -430,7 +429,7 @@ def read_official(
         row_language = row.values.get("language", language)
         if task.has_languages and row_language != language:
             continue
-        # In .jsonl files, the label's name may vary by row, so search each row.
+        # In .jsonl files, the name of the label's column may vary by row.
         value = next(
             (row.values[x] for x in task.label_columns if x in row.values), None
         )

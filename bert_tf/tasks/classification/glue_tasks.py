@@ -29,7 +29,7 @@ class GlueTask(OfficialFiles):
     """A task with official files; its title is also the name of its folder.
 
     Attributes:
-      texts: For each edition of the files, its columns of texts, one or two.
+      texts: The columns of texts, one or two, in each edition of the files.
       labels: The labels in the order of their ids; None for regression.
       metrics: Names in `metrics.METRICS`. The first name is the metric in the
         paper, and selects the best model.

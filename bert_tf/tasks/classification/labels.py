@@ -73,7 +73,7 @@ def read_label(
 ) -> Label | None:
     """Returns the label of a table's row; None if the row has none.
 
-    `columns` are the column of the label, or one column for each label of a
+    `columns` has the label's column, or one column for each label of a
     multi-label problem; `separator` separates several names in one column.
 
     Raises:
@@ -146,8 +146,8 @@ def parse_label(
     if all(is_flag) and len(value) == len(labels):
         pairs = zip(labels, value, strict=True)
         return tuple(name for name, is_set in pairs if is_set)
-    # Indices are integers and do not repeat, so [0, 0, 1] and [1.0, 0.0] are
-    # flags, of which there must be one for each label.
+    # Indices are integers and do not repeat. So [0, 0, 1] and [1.0, 0.0] are no
+    # indices, but flags: refuse them, as there must be one for each label.
     is_vector = any(isinstance(x, float | np.floating) for x in value)
     if all(is_flag) and (is_vector or len({*value}) < len(value)):
         raise UserError(

@@ -303,7 +303,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         }
 
     def label(self, prediction: Prediction) -> str:
-        """Returns the best label, or `reject_label` if it is too unsure."""
+        """Returns the best label; `reject_label` if it is too improbable."""
         if prediction.max() < np.float32(self.reject_below or 0.0):
             return self.reject_label
         return self.labels[int(np.argmax(prediction))]
@@ -321,7 +321,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
     ) -> "ClassificationTask":
         """Returns the task with temperature and thresholds fitted to examples.
 
-        The examples must not be training data: the model is too sure of these.
+        The examples must not be training data, of which the model is too sure.
         """
         label_ids = convert_labels(examples, self.labels, self.problem_type)
         task, is_multi = self, self.problem_type == "multi_label"
@@ -420,7 +420,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         """Writes the original's test_results.tsv, plots and tables.
 
         test_results.tsv is for the first test set; other test sets have names
-        such as test_mismatched_results.tsv. It has a line per example: its
+        such as test_mismatched_results.tsv. A line has an example's
         probabilities, separated by tabs (run_classifier.py:952-968).
 
         If examples have labels, also writes a plot (.png) and a table (.txt),
@@ -488,7 +488,7 @@ class ClassificationTask(ClassificationFiles, task.Task):
         return dataclasses.replace(example, label=label)
 
     def num_rows(self, example: InputExample) -> int:
-        """Returns a lower bound of the number of the text's windows."""
+        """Estimates the number of the text's windows by the number of words."""
         if self.doc_stride is None:
             return 1
         texts = (example.text_a, example.text_b or "")

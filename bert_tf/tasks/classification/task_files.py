@@ -117,7 +117,7 @@ class ClassificationFiles(TaskFiles):
         return {name: x for name, x in values.items() if x is not None}
 
     def with_threshold(self, stored: Mapping[str, Any]) -> Self:
-        """Returns the files; the model's `confidence` fills unset fields."""
+        """Returns the files with unset `confidence.FIELDS` from task.json."""
         known = self.stored({**stored, **self.confidence()})
         values = {x: known.get(x) for x in confidence.FIELDS}
         return dataclasses.replace(self, **values)

@@ -67,7 +67,7 @@ class PairFiles(EmbeddingsFiles):
 
         Raises:
           UserError: If the file is not a table with these columns, if a row is
-            invalid (see `parse`), or see `require_negatives`.
+            invalid (`parse`), or if there are no negatives to choose from.
         """
         path = self.files[split]
         table = tables.read_table(path)
@@ -93,14 +93,14 @@ class PairFiles(EmbeddingsFiles):
 def require_negatives(
     where: str, groups: Iterable[Sequence[Any]], is_training: bool = True
 ) -> None:
-    """Raises `UserError` if anchors with positives have nothing else to choose.
+    """Raises `UserError` if anchors can choose nothing but their positives.
 
-    If rows have no negatives, the positives of other anchors are used. So the
-    loss of a single pair, or of the pairs of a single anchor, would be 0.
+    Without negatives, an anchor's negatives are the positives of other anchors.
+    So the loss of a single pair, or of a single anchor's pairs, would be 0.
     """
     anchors, positives, *negatives = zip(*groups, strict=True)
     columns = {"positive": positives}
-    if is_training:  # On dev, a single anchor may search.
+    if is_training:  # On dev, a single anchor is enough.
         columns = {} if negatives else columns | {"anchor": anchors}
     for name, texts in columns.items():
         if len({*texts}) < 2:
@@ -113,7 +113,7 @@ def require_negatives(
 def choose_columns(
     where: str, names: Iterable[str], forms: Sequence[tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Returns the entry of `forms` with exactly the `_COLUMNS` in `names`."""
+    """Returns the entry of `forms` that equals the `_COLUMNS` in `names`."""
     columns = next((x for x in forms if {*x} == _COLUMNS & {*names}), None)
     if columns is None:
         raise UserError(
@@ -127,7 +127,7 @@ def choose_columns(
 def parse(
     where: str, values: Mapping[str, Any], columns: Iterable[str]
 ) -> dict[str, Any]:
-    """Returns a row's values in some columns, as an example.
+    """Returns a row's values in `columns`, as an example.
 
     Raises:
       UserError: If a text is empty, or a score is not from -1 to 1.

@@ -239,8 +239,8 @@ def in_batch_losses(
     """Returns the cross entropy of each anchor's choice among all candidates.
 
     A row's candidates are its own positive, and the positives and negatives of
-    all rows. Left out are texts that equal the row's anchor, or that form a
-    pair of anchor and positive with it in any row. Rows (a, p) and (b, q) both
+    all rows. Left out are texts that equal the row's anchor, or that any row
+    pairs with this text as anchor and positive. Rows (a, p) and (b, q) both
     choose among p and q; rows (a, p) and (a, q) have one candidate each.
 
     Args:
@@ -278,8 +278,8 @@ def score_retrieval(
     """Returns the nDCG and the mean reciprocal rank of the first 10 texts.
 
     Each distinct anchor searches all distinct positives and negatives for its
-    own positives. The anchor's text is left out unless it is one of these. One
-    relevant text at rank 2 gives nDCG 0.63 and reciprocal rank 0.5.
+    own positives. The anchor's text is left out unless it is a positive of the
+    anchor. One relevant text at rank 2 gives nDCG 0.63 and reciprocal rank 0.5.
 
     `units` <float32>[N, C, H] are the embeddings of `groups` of anchor,
     positive and maybe negative, with an L2 norm of 1.

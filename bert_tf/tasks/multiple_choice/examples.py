@@ -51,8 +51,8 @@ class Columns:
 
     Attributes:
       choices: The columns of choices; a single column has lists of choices.
-      context: The context, or None.
-      start: The words that all choices of a row begin with, or None.
+      context: The column of contexts, or None.
+      start: The column of words that begin all choices of a row, or None.
       label: The column that names each row's correct choice, by column or by
         index from 0; None if there is no such column.
       right: The column in `choices` that is correct in every row; None if there
@@ -257,11 +257,7 @@ def _reorder(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultipleChoiceFiles(TaskFiles):
-    """Files of contexts with choices.
-
-    Attributes:
-      columns: The columns of the files.
-    """
+    """Files of contexts with choices."""
 
     kind: ClassVar[str] = "multiple_choice"
 
@@ -286,9 +282,9 @@ class MultipleChoiceFiles(TaskFiles):
         are scored separately, so their order does not matter.
 
         Raises:
-          UserError: If the file is not a valid table or lacks a column. If a
-            text is empty or not a string, if a row has fewer than two choices,
-            or if a label is missing or not a choice.
+          UserError: If the file is not a valid table or lacks a column, or if
+            a row has an empty or missing text, fewer than two choices, or no
+            label that is a choice.
         """
         path, columns = self.files[split], self.columns
         may_lack_labels = split.startswith(TEST)

@@ -23,8 +23,8 @@ from bert_tf.tasks.task_files import TaskFiles
 # Matches a word, as run_squad.py:232-235 of the original separates words.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 # Han, Japanese, Thai, Lao, Tibetan, Burmese and Khmer are written without
-# spaces, so a "word" may be a whole passage: if it has over _LONGEST_NAME
-# characters, or if the share of these scripts in the paragraph reaches
+# spaces. A "word" with such characters counts as a passage if it has over
+# _LONGEST_NAME characters, or if their share of the paragraph is at least
 # _UNSPACED_SHARE (at most 5% in SQuAD). Otherwise, the word is a name.
 _WITHOUT_SPACES = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
@@ -34,7 +34,7 @@ _LONGEST_NAME = 20
 _UNSPACED_SHARE = 0.2
 # Column names of tables to predict, and keys of rows that are mappings.
 QUESTION, CONTEXT, ID = "question", "context", "id"
-# Ids to log by default of the questions that are left out, at most.
+# By default, at most this many ids of left-out questions are logged.
 MAX_IDS = 5
 
 

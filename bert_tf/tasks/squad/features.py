@@ -76,9 +76,8 @@ def convert_examples_to_features(
     """Yields the windows of each example; `SquadTask` describes the lengths.
 
     A paragraph that does not fit is cut into windows that start `doc_stride`
-    tokens apart. A paragraph without tokens has no window. `examples` may be
-    any number: only a few thousand are in memory. In training, they have
-    answers.
+    tokens apart. A paragraph without tokens has no window. Only a few thousand
+    `examples` are in memory at once. In training, examples must have answers.
 
     Source: run_squad.py:309-547 of the original.
 
@@ -243,9 +242,9 @@ class _Document:
     def find(self, example: SquadExample, answer: np.ndarray) -> range:
         """Returns the range of the answer's tokens.
 
-        Searches for these tokens within words, because a word such as
-        "(1895-1943)" may contain more than the answer 1895. In unspaced text,
-        the range has all tokens that overlap the answer.
+        Searches the answer's words for the tokens `answer`, because a word such
+        as "(1895-1943)" may contain more than the answer 1895. In unspaced
+        text, the range has all tokens that overlap the answer.
         """
         if example.answer_start is not None:
             first = example.answer_start

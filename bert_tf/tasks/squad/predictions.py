@@ -92,7 +92,7 @@ def find_text(
     """Returns a span's text and its start and end in the paragraph.
 
     The arguments `start` and `end` are the positions of the span's first and
-    last token in the window, the returned ones are in characters.
+    last token in the window. The returned start and end are in characters.
     """
     start = int(window.offsets[start - window.doc_offset, 0])
     end = int(window.offsets[end - window.doc_offset, 1])
@@ -120,7 +120,7 @@ class OriginalTexts:
     def find(
         self, example: SquadExample, window: InputFeatures, start: int, end: int
     ) -> tuple[str, int, int]:
-        """Returns a span's text, with single spaces, and its place."""
+        """Returns text (with single spaces), start and end; see `find_text`."""
         first = int(window.word_indices[start - window.doc_offset])
         last = int(window.word_indices[end - window.doc_offset])
         if example.is_unspaced(first, last):
@@ -154,9 +154,9 @@ class OriginalTexts:
 def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
     """Finds a prediction in the raw words of its span.
 
-    Returns the indices of its first and last character, not counting spaces.
-    The prediction "steve smith" in "Steve Smith's" is "Steve Smith": 0 and 9.
-    If the lengths of raw and normalized words differ, or the prediction is not
+    Returns the indices of the prediction's first and last character, without
+    counting spaces. For "steve smith" in "Steve Smith's", these are 0 and 9. If
+    the lengths of raw and normalized words differ, or the prediction is not
     found, all raw words are the answer.
 
     Source: get_final_text (run_squad.py:927-1020 of the original).

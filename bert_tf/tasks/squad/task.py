@@ -257,7 +257,7 @@ class SquadTask(SquadFiles, task.Task):
         """Writes predictions.json and the original's other files.
 
         The original predicts only one split, so the files of the first split
-        have its names. File names of further splits begin with the split.
+        have the original's names. Other file names begin with the split.
         """
         del examples  # The predictions have their questions' ids.
         if self.version_2_with_negative:
@@ -282,7 +282,7 @@ class SquadTask(SquadFiles, task.Task):
         return values
 
     def num_rows(self, example: SquadExample) -> int:
-        """Returns a lower bound of the number of the paragraph's windows."""
+        """Estimates the number of windows by the paragraph's words."""
         return 1 + len(example.doc_tokens) // self.doc_stride
 
     def example_from_row(self, row: Any) -> SquadExample:
@@ -298,7 +298,7 @@ class SquadTask(SquadFiles, task.Task):
         )
 
     def add_label(self, example: SquadExample, label: Any) -> SquadExample:
-        """Returns the question with its answer's text and first character."""
+        """Returns the question with its answer, see `squad_examples`."""
         return squad_examples.add_answer(example, label)
 
     def to_json(self) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def _find_columns(
     header: Sequence[str],
     may_lack_tags: bool,
 ) -> list[int | None]:
-    """Returns the numbers of the columns of words, tags and sentences."""
+    """Returns the indices of the columns of words, tags and sentences."""
     places = []
     for column in columns:
         place = column
@@ -303,7 +303,7 @@ class TaggingFiles(TaskFiles):
         """Reads words and tags, and logs how many tags are converted to IOB2.
 
         Columns are separated by commas in .csv files. In other files, they are
-        separated by tabs if the first line of a word has a tab, else by spaces.
+        separated by tabs if the first word's line has a tab, else by spaces.
 
         In a .jsonl, .json or .parquet file, a row is a sentence. It has a list
         "words" or "tokens" and a list "tags", "ner_tags" or "labels", or lists
@@ -549,7 +549,7 @@ class TaggingFiles(TaskFiles):
     def _open_texts(self, path: str) -> tuple[tables.Table, str]:
         """Opens a table of texts or lists of words, and returns their column.
 
-        It is `word_column` if that exists, else "text", "words" or "tokens".
+        If there is no `word_column`, the column is "text", "words" or "tokens".
         """
         table = tables.read_table(path)
         if self.word_column in table.columns:
@@ -578,7 +578,7 @@ class TaggingFiles(TaskFiles):
 
 
 def find_file(folder: str, kind: str) -> str:
-    """Returns the file of a split in a folder, which must be the only one."""
+    """Returns the file of a split in a folder; there must be exactly one."""
     names = [_CONLL_NAMES[kind]]
     names += map("".join, itertools.product(_STEMS[kind], _ENDINGS))
     packed = (name + ending for name in names for ending in ("", ".gz"))

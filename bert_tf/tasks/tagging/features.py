@@ -84,10 +84,10 @@ def convert_examples_to_features(
     and predicted in the window where it has the most context, by the rule of
     _check_is_max_context (run_squad.py:513-547 of the original).
 
-    Windows start at most `doc_stride` tokens apart, which is at most
-    `max_seq_length` - 2. If it is None, there is a single window, and all later
-    words are dropped. With the `context` "document", a window may span several
-    sentences, if they are consecutive.
+    With the `context` "document", a window may span several consecutive
+    sentences of a document. Windows start at most `doc_stride` tokens apart, a
+    number up to `max_seq_length` - 2. If `doc_stride` is None, a document (or
+    sentence) has a single window, and its later words are dropped.
 
     Tags become indices in `labels`; other tags, and all tags if `labels` is
     None, get no label.
@@ -163,7 +163,7 @@ def _tokenize(
 def _units(
     examples: Sequence[TaggingExample], context: Literal["document", "sentence"]
 ) -> np.ndarray:
-    """Returns the number of each word's document, or sentence: <int>[W]."""
+    """Returns the index of each word's document or sentence: <int>[W]."""
     documents = np.array([example.document for example in examples], np.int64)
     is_next = np.zeros(len(examples), bool)
     if context == "document":

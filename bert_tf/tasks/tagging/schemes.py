@@ -69,10 +69,11 @@ def to_iob2(
 
 
 def from_spans(spans: Any, offsets: Any) -> tuple[list[str], int]:
-    """Returns tags from spans [start, end, label], and how many spans moved.
+    """Returns tags from spans [start, end, label], and how many spans changed.
 
-    A span that starts or ends inside a word moves to the bounds of the word.
-    With words at 0-4 and 5-9, the span [5, 8, "LOC"] gives the tags O, B-LOC.
+    A span that starts or ends inside a word moves to the bounds of the word,
+    and loses words that an earlier span has. With words at 0-4 and 5-9, the
+    span [5, 8, "LOC"] gives the tags O, B-LOC.
     """
     tags, num_moved = [OUTSIDE] * len(offsets), 0
     for span in spans:

@@ -80,8 +80,8 @@ class TaggingTask(TaggingFiles, task.Task):
     ) -> int:
         """Returns the number of windows that contain `batch_size` sentences.
 
-        Otherwise, document context would change the number of training steps.
-        If 100 sentences fit into 25 windows, 32 sentences are 8 windows.
+        With `batch_size` windows, document context would reduce the number of
+        steps. If 100 sentences fit into 25 windows, 32 sentences are 8 windows.
         """
         return max(1, round(batch_size * num_rows / num_examples))
 
@@ -91,7 +91,7 @@ class TaggingTask(TaggingFiles, task.Task):
         tokenizer: BertTokenizer,
         is_training: bool = False,
     ) -> TaggingFeatures:
-        """Converts sentences to windows; logs how many words have no tag."""
+        """Converts sentences to windows; logs how many words are left out."""
         return tagging_features.convert_examples_to_features(
             examples,
             tokenizer,
