@@ -124,8 +124,8 @@ def write(
 
     An existing directory stays until the new directory is complete.
 
-    Arguments are as for `StoredModel`, and `readme` is the model card. Only a
-    model without a vocabulary has no tokenizer settings.
+    Arguments are as for `StoredModel`, and `readme` is the model card. If the
+    vocabulary is None, the tokenizer settings are None, too.
 
     Raises:
       UserError: If the parts of the model do not fit together.

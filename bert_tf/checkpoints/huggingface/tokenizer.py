@@ -1,7 +1,7 @@
 """Reads and writes the files of Hugging Face's BERT tokenizer.
 
 vocab.txt                one wordpiece a line
-tokenizer.json           vocabulary, all rules; transformers 5 has no vocab.txt
+tokenizer.json           vocabulary, rules; transformers 5 writes no vocab.txt
 tokenizer_config.json    class, lower case, accents
 special_tokens_map.json  the names of the special tokens
 added_tokens.json        tokens beyond the vocabulary, in older versions
@@ -191,7 +191,7 @@ def _read_vocabulary(
             f"{TOKENIZER_FILE} in it."
         )
     source, tokens = next(iter(stored.items()))
-    # As in transformers, the last file, tokenizer.json, has precedence.
+    # As in transformers, tokenizer.json has precedence over vocab.txt.
     wordpieces = {*next(reversed(stored.values())).values()}
     added = [
         vocabulary_lib.added_token(i, x["content"] in wordpieces, x)
