@@ -265,7 +265,7 @@ def read_model(
 
 
 def _locate(path: str) -> tuple[str, str | None] | None:
-    """Returns the model directory and the checkpoint to read, if any."""
+    """Returns (directory, checkpoint to read or None); None for no model."""
     if tf.io.gfile.exists(os.path.join(path, CHECKSUMS_FILE)):
         return path, None
     if tf.io.gfile.isdir(path):

@@ -74,7 +74,7 @@ class StoredModel:
 
     @property
     def source(self) -> str:
-        """The name of the model in reports: its origin, revision or path."""
+        """The model's name in reports: its origin, else revision, else path."""
         return self.origin or self.revision or self.path
 
     @property

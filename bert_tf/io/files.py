@@ -102,7 +102,7 @@ def names_in(folder: str) -> list[str]:
 
 @contextlib.contextmanager
 def local_copy(folder: str) -> Iterator[str]:
-    """Yields a local folder, or a temporary copy of a remote folder."""
+    """Yields `folder` itself if it is local, else a temporary local copy."""
     if not paths.is_remote(folder):
         yield folder
         return

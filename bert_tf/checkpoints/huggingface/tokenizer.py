@@ -306,7 +306,7 @@ def _added_tokens(
 
 
 def _named_tokens(*files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the tokens that files name by their use: content -> flags."""
+    """Returns the tokens of keys such as "cls_token": content -> flags."""
     values: list[Any] = []
     for file in files:
         values += [x for key, x in file.items() if key.endswith("_token")]
@@ -394,7 +394,7 @@ def write(directory: str, stored: StoredModel) -> None:
 
 
 def _to_added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    """Returns the entries of tokens to find whole in texts, such as [MASK]."""
+    """Returns tokenizer.json's rows for tokens that stay whole, as [MASK]."""
     special = [
         vocabulary_lib.added_token(
             vocabulary.id(token), True, {"content": token, "special": True}
