@@ -310,7 +310,7 @@ class BertConfig:
         return cls.from_dict(values, source)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the values by key; omits additions with default values."""
+        """Returns the values by key; omits defaults that the original lacks."""
         values = dataclasses.asdict(self)
         for field in dataclasses.fields(self):
             is_added = field.name in ("layer_norm_eps", "left_to_right")

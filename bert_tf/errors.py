@@ -171,11 +171,7 @@ def first_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def full_disks() -> Iterator[None]:
-    """Turns errors about full disks, rights and addresses into one sentence.
-
-    Raises:
-      UserError: If a disk is full, or a path cannot be opened.
-    """
+    """Turns errors about full disks, rights and addresses into `UserError`s."""
     try:
         yield
     except UserError:
@@ -216,11 +212,7 @@ def extras() -> Iterator[None]:
 
 
 def require(extra: str) -> None:
-    """Checks that an extra's packages are installed, without importing them.
-
-    Raises:
-      UserError: If a package is missing.
-    """
+    """Raises `UserError` if a package of an extra is missing; imports none."""
     for package in EXTRAS:
         if EXTRAS[package] == extra and not importlib.util.find_spec(package):
             raise _missing(package)

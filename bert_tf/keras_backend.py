@@ -56,7 +56,8 @@ def avoid_ynnpack(version: str) -> None:
     the same flag in XLA_FLAGS wins.
 
     Args:
-      version: TensorFlow's. Others than 2.21 lack the flag, and would abort.
+      version: TensorFlow's version. If it is not 2.21, nothing is done, as XLA
+        lacks the flag and would abort.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if version.startswith("2.21.") and _YNNPACK not in flags:

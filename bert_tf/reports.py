@@ -40,7 +40,7 @@ _MAX_LABELS_WITH_NUMBERS = 20
 # Above this number of labels, names do not fit on the axes of the matrix.
 _MAX_LABELS_WITH_NAMES = 200
 _MAX_CONFUSIONS = 30
-# A curve with this many points or more is pale, below its moving average.
+# A curve with this many points or more is pale, behind its moving average.
 _SMOOTHED_FROM = 40
 
 Rows = Sequence[Mapping[str, Any]]
@@ -62,7 +62,7 @@ def new_figure(title: str, height: float, width: float = _WIDTH) -> Figure:
 def new_panels(
     title: str, num_rows: Sequence[int], row: float = 0.3
 ) -> tuple[Figure, Sequence[Axes]]:
-    """Returns a figure with panels of some rows each, `row` inches high."""
+    """Returns a figure and panels of `num_rows` rows of `row` inches each."""
     height = 1.3 + 0.8 * len(num_rows) + row * sum(num_rows)
     figure = new_figure(title, height)
     ratios = [1 + count for count in num_rows]
@@ -358,9 +358,9 @@ def write_confusion_matrix(
 ) -> None:
     """Writes a confusion matrix as PNG, atomically.
 
-    A cell's color shows the cell's share of all examples in its row. `counts`
-    <int64>[C, C] has the numbers of examples, with correct labels in rows,
-    `labels` the names, as from `drawable`. The `note` is below the matrix.
+    `counts` <int64>[C, C] has the numbers of examples; its rows are the correct
+    labels. A cell's color shows the cell's share of its row. `labels` has the
+    names, as from `drawable`, and `note` is a text below the matrix.
     """
     from sklearn.metrics import ConfusionMatrixDisplay
 

@@ -123,7 +123,7 @@ def extend(
       source: The model.
       new: The words, from `read_new_tokens`.
       use_unused: Whether new words first replace the [unusedN] tokens, in the
-        order of ids. The remaining words get new ids after the last token's.
+        order of ids. The remaining words get ids from `vocab_size` on.
       max_position_embeddings: The new length of the position table. If the old
         table has N rows, row i of the new table is the old row i mod N. Outputs
         for texts of up to N tokens do not change.

@@ -93,9 +93,10 @@ def fetch_model(name: str, parts: re.Match, offline: bool) -> str:
     """Returns the local folder of a hub's model; downloads it if needed.
 
     Args:
-      name: "hf://owner/name[@revision]"; for a branch, each call looks up the
-        newest commit. Or "kaggle://owner/model/keras/variation[/version]", by
-        default the newest; for a SavedModel, "tensorFlow2" replaces "keras".
+      name: "hf://owner/name[@revision]", by default "main"; for a branch, each
+        call looks up the newest commit. Or
+        "kaggle://owner/model/keras/variation[/version]"; for a SavedModel,
+        "tensorFlow2" replaces "keras". The default is the newest version.
       parts: The result of `releases.parse_hub_name`.
       offline: If true, nothing is downloaded.
 
@@ -498,7 +499,7 @@ def _explain(
 ) -> UserError:
     """Returns the error to raise for an error of a hub's library.
 
-    `access` says how to get access, and `advice` what to do without an answer.
+    `access` says how to get access; `advice`, what to do if no status was sent.
     """
     if isinstance(error, UserError):
         return error

@@ -189,8 +189,8 @@ def _check_size(path: str, expected: int) -> None:
     parts = [part for part in parts if part.is_file()]  # Skip symlink loops.
     if not parts:
         stored_files.require(os.path.join(path, _WEIGHTS_FILE))
-    # If no count is stored, the file's size limits it: a weight takes 2 bytes
-    # or more.
+    # Without a stored count, refuse more weights than the files can hold with 2
+    # bytes each.
     most = sum(part.stat().st_size for part in parts) // 2
     if not isinstance(metadata, dict) or expected != metadata.get(
         "parameter_count", min(expected, most)

@@ -1,7 +1,7 @@
 """Reads Keras models, in memory or in `.keras` files, as stored models.
 
 A `.keras` file has vocab.txt, tokenizer.json and task.json of the model in the
-folder assets/. Files of earlier versions and models without texts lack them.
+folder assets/. Earlier versions, and models without `text_files`, wrote none.
 """
 
 import json

@@ -179,7 +179,7 @@ def build_model(
 
     Args:
       stored: The result of `formats.read`.
-      kind: See `bert_tf.load_model`, also for the next three.
+      kind: As for `bert_tf.load_model`, like the next three arguments.
       labels: Names of the labels.
       num_labels: The number of labels.
       new_parts: Parts to initialize randomly.
@@ -235,7 +235,7 @@ def advise_new_pooler(
     new_parts: Collection[str],
     remedy: str,
 ) -> str:
-    """Returns advice if a head reads a pooler that was never trained, or "".
+    """Returns advice if a head reads a pooler that was never trained, else "".
 
     sentence-transformers pools tokens, but keeps a pooler that it never uses.
     """

@@ -38,7 +38,7 @@ class Report:
       unused: The format's names of unused tensors that `allow_missing` permits.
       expected: Unused tensors that no model of this project needs, such as
         copies of weights, by their names in the checkpoint's format.
-      absent_heads: Heads that the checkpoint does not have.
+      absent_heads: Missing heads, and "bert/pooler" if there is no pooler.
       notes: Notes for the user, one sentence each.
     """
 
@@ -81,8 +81,7 @@ def match(
 ) -> tuple[Tensors, Report]:
     """Finds every weight of a model among the tensors of a checkpoint.
 
-    The checkpoint may lack a whole head. Any other tensor that is missing,
-    unused or of another shape is an error.
+    The checkpoint may lack the pooler or a whole head.
 
     Args:
       config: The model's config.
@@ -100,7 +99,8 @@ def match(
       Reading a weight with NaN or infinity raises `UserError`.
 
     Raises:
-      UserError: If any tensor is missing, unused or of another shape.
+      UserError: If any other tensor is missing or unused without permission, or
+        if a tensor has another shape.
     """
     shapes = tensors.shapes
     parts = {weight_map.ENCODER, weight_map.POOLER, *heads}

@@ -124,8 +124,8 @@ def write(
 
     An existing directory stays until the new directory is complete.
 
-    Arguments are as for `StoredModel`, and `readme` is the model card. Only a
-    model without a vocabulary has no tokenizer settings.
+    Arguments are as for `StoredModel`, and `readme` is the model card. If the
+    vocabulary is None, the tokenizer settings are None, too.
 
     Raises:
       UserError: If the parts of the model do not fit together.
@@ -265,7 +265,7 @@ def read_model(
 
 
 def _locate(path: str) -> tuple[str, str | None] | None:
-    """Returns the model directory and the checkpoint to read, if any."""
+    """Returns (directory, checkpoint to read or None); None for no model."""
     if tf.io.gfile.exists(os.path.join(path, CHECKSUMS_FILE)):
         return path, None
     if tf.io.gfile.isdir(path):

@@ -80,8 +80,8 @@ _OLD_NAMES = {
 }
 
 _NEXT_SENTENCE = "model/classification_heads/0"
-# The next-sentence head's pooler has this name in `checkpoint_items`. Paths in
-# a checkpoint double every period.
+# The next-sentence head's pooler has this name among the `checkpoint_items` of
+# a `BertPretrainerV2`. Paths in a checkpoint double every period.
 _HEAD_POOLER = "next_sentence.pooler_dense"
 _HEAD_POOLER_PATH = "next_sentence..pooler_dense"
 # Head -> (alias -> path). The Model Garden reaches an object by several paths.
@@ -174,7 +174,11 @@ def match(
     config: BertConfig,
     allow_missing: re.Pattern | None,
 ) -> tuple[Tensors, matching.Report]:
-    """Matches `found.variables`; all others count as unused in the report."""
+    """Matches `found.variables` with the weights of a BERT.
+
+    Raises `UserError` for other variables, unless `allow_missing` permits them.
+    Training state and `found.unused` are only reported, as expected.
+    """
     rows = weight_map.rows(config)
     names = {row.model_garden for row in rows} - {None}
     variables = {n: x for n, x in found.variables.items() if n in names}
@@ -388,8 +392,7 @@ class Found:
     Attributes:
       variables: Name in the weight map -> variable. Other variables of the
         encoder and the heads are included; the weight map lacks their names.
-      unused: Variables that are no weights, such as the variables of an unused
-        pooler.
+      unused: The variables of the encoder's pooler, if a head has its own.
       notes: Notes for the user, one sentence each.
     """
 

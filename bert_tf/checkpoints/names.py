@@ -45,7 +45,7 @@ _KAGGLE = re.compile(
 )
 _TRUE = ("1", "true", "yes", "on")
 _ORIGIN_FILE = "origin.json"
-# `_lift` removes these files, as it moves a folder up only if it is alone.
+# `_lift` removes these, as it moves a folder up only if nothing is beside it.
 _OTHER_FILES = ("__MACOSX", ".DS_Store", _ORIGIN_FILE)
 _WEIGHTS = (".index", ".safetensors", ".bin", ".h5", "saved_model.pb")
 _RELEASED_FILES = (
@@ -70,8 +70,8 @@ def resolve(
       offline: If true, downloads nothing; by default $BERT_TF_OFFLINE.
 
     Raises:
-      UserError: If the name is neither a path nor a known name, or the model
-        cannot be downloaded, is damaged or is not the named model.
+      UserError: If no path exists and the name looks like a model's, but is not
+        known; or if the model cannot be downloaded, is damaged or is another.
     """
     release = releases.find(name)
     # A checkpoint's prefix is not a file itself: look for the index, too.

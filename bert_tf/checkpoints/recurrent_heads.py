@@ -84,7 +84,7 @@ def belongs(name: str) -> bool:
 def check(task: Mapping[str, Any], names: Iterable[str], source: str) -> None:
     """Checks that a model has the BiLSTMs that its task.json requires.
 
-    `names` are the canonical names of its weights.
+    `names` are the canonical names of the model's weights.
     """
     prefix = _prefix_of(task["kind"])
     if prefix is None:
@@ -121,8 +121,8 @@ def arguments(
 ) -> dict[str, Any]:
     """Returns the constructor's arguments that a stored head determines.
 
-    `task` may be empty; `kind` is of the model to build, and `shapes` has the
-    shapes of all stored weights by their canonical names.
+    `task` may be empty; `kind` is the kind of model to build; and `shapes` maps
+    the canonical names of all stored weights to shapes.
     """
     prefix = _prefix_of(kind)
     if prefix is None or f"{prefix}output_weights" not in shapes:
@@ -145,7 +145,7 @@ def arguments(
 
 
 def _head_type(task: Mapping[str, Any], number: int) -> str:
-    """Returns the head's type; without task.json, BiLSTMs determine it."""
+    """Returns the head's type, which BiLSTMs determine if `task` lacks it."""
     return task.get("head") or ("bilstm" if number else "linear")
 
 

@@ -48,7 +48,7 @@ class StoredModel:
         ("single_label", "multi_label" or "regression", for kind
         "classification"), `max_seq_length`, ...
       vocabulary: The vocabulary, or None if unknown.
-      tokenizer_settings: The tokenizer's `settings`, or None.
+      tokenizer_settings: The tokenizer's `settings`; None if `vocabulary` is.
       optimizer_state: Adam's moments (`<weight>/adam_m`, `<weight>/adam_v`)
         and `global_step`, <int64>[], if the format has them.
       report: The tensors that were loaded, missing or unused.
@@ -74,7 +74,7 @@ class StoredModel:
 
     @property
     def source(self) -> str:
-        """The name of the model in reports: its origin, revision or path."""
+        """The model's name in reports: its origin, else revision, else path."""
         return self.origin or self.revision or self.path
 
     @property
@@ -93,14 +93,14 @@ class StoredModel:
 
         Args:
           directory: The directory; without the file, the model is unchanged.
-          source: What does not store the case, such as "A TF1 checkpoint"; a
-            note for the user begins with it.
+          source: Subject of the note that the case is not stored, such as "A
+            TF1 checkpoint".
           name: The name of the file.
           lower_case: Whether the model reads lower case; None to derive it from
             the vocabulary.
 
         Raises:
-          UserError: If the file is damaged or the vocabulary has another size.
+          UserError: If the file is damaged, or its ids exceed `vocab_size`.
         """
         path = os.path.join(directory, name)
         if not stored_files.exists(path):
@@ -147,7 +147,7 @@ class StoredModel:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """The SHA-256 of config, vocabulary, task and weights."""
+        """The SHA-256 of config, vocabulary, tokenizer, task and weights."""
         # Cache the hash: every trial of a grid search needs the hash, and
         # hashing a large model takes seconds.
         description = {
@@ -205,7 +205,7 @@ class StoredModel:
 
 
 def num_labels(kind: str, config: BertConfig, weights: Tensors) -> int | None:
-    """Returns the number of labels of a head; None without head or labels."""
+    """Returns a head's number of labels; None if it is missing or has none."""
     names = filter(weights.__contains__, _label_weights(kind, config))
     return next((weights.shapes[name][0] for name in names), None)
 

@@ -113,9 +113,10 @@ def _output(labels):
 
 
 def _object(kind, path, keras_hub, model_garden, huggingface=None):
-    """Returns the rows of an object; `huggingface` is by default like `path`.
+    """Returns the rows of an object, whose path in each format is given.
 
-    A format that lacks the object has None instead of its path.
+    `keras_hub` and `model_garden` are None if the format lacks the object. By
+    default, `huggingface` is made from `path`, as in "bert.encoder.layer.0".
     """
     if huggingface is None:
         huggingface = path.replace("/", ".").replace("layer_", "layer.")
@@ -163,8 +164,8 @@ _SQUARE = _dense("hidden_size", "hidden_size")
 _PROJECTION = _dense(
     "hidden_size", "hidden_size", "per_head_out", "per_head_bias"
 )
-# Objects of an encoder layer: the kind, then the object's path below the path
-# of the layer: here, in KerasHub, in the Model Garden.
+# Each object of an encoder layer has its kind, and its path below the layer's
+# path here, in KerasHub and in the Model Garden.
 _LAYER_OBJECTS = (
     *(
         (
@@ -318,7 +319,7 @@ def from_format(
 def shape_in(
     shape: Shape, layout: str, weights_format: str, num_heads: int
 ) -> Shape:
-    """Returns the shape that a format gives a weight of a canonical shape."""
+    """Returns a format's shape for a weight of this canonical shape."""
     value = np.broadcast_to(np.int8(0), shape)
     return to_format(value, layout, weights_format, num_heads).shape
 
@@ -360,7 +361,7 @@ def kind_of(names) -> str:
 
 
 def shapes(config: BertConfig, kind: str) -> dict[str, Shape]:
-    """Returns name to shape of a kind's weights: encoder, pooler and heads."""
+    """Returns name -> shape for the encoder, pooler and heads of a kind."""
     parts = (ENCODER, POOLER, *HEADS[kind])
     return {
         row.name: shape_of(row, config)

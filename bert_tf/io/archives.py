@@ -20,7 +20,8 @@ from typing import NamedTuple
 from bert_tf.errors import UserError
 
 _CHUNK_BYTES = 1 << 20
-# Archives may unpack to 200 times their size, or to 64 MB if that is more.
+# Archives may unpack to 200 times their size, but always to 64 MiB and never to
+# more than 64 GiB.
 _MAX_RATIO = 200
 _LEAST_LIMIT, _MOST_LIMIT = 1 << 26, 1 << 36
 _MAX_MEMBERS = 1_000
@@ -141,7 +142,7 @@ def _too_large(archive: str, limit: int) -> UserError:
 
 
 def _check(archive: str, member: _Member) -> None:
-    """Raises `UserError` for an entry that is not a file in the folder."""
+    """Raises `UserError` for links, devices, long names and outside paths."""
     parts = member.name.rstrip("/").split("/")
     if (
         {"", ".."} & set(parts)

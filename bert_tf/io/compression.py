@@ -50,7 +50,7 @@ _NAMES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard"}
 
 
 def ending(path: str) -> str:
-    """Returns the ending of a compressed file's name, or "".
+    """Returns the ending that shows a file's compression, "" if none does.
 
     >>> ending("enwiki.xml.bz2"), ending("notes.txt")
     ('.bz2', '')

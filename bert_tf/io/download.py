@@ -64,7 +64,7 @@ def announce(message: str) -> None:
 
 
 class _Interrupted(Exception):
-    """A transfer ended early; the bytes so far are kept."""
+    """A transfer failed, but another attempt may succeed."""
 
 
 def fetch(
@@ -165,7 +165,8 @@ class _Transfer:
         """Requests the rest of the file.
 
         Raises:
-          _Interrupted: If fewer bytes arrive than the server states.
+          _Interrupted: If the server cannot be reached, is busy or fails, sends
+            too few bytes, or has another file than before.
           UserError: If the server refuses the request, or sends a wrong answer;
             a wrong answer also discards the partial file.
         """
@@ -351,7 +352,8 @@ class _Response(http.client.HTTPResponse):
 class Pace:
     """The deadline for the headers, and then for each `_LEAST_BYTES`.
 
-    A socket's own limit restarts with each byte, even at one byte a minute.
+    A socket's own time limit is not enough: it restarts with each byte, so a
+    server could send one byte a minute.
     """
 
     def __init__(self) -> None:

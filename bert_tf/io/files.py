@@ -102,7 +102,7 @@ def names_in(folder: str) -> list[str]:
 
 @contextlib.contextmanager
 def local_copy(folder: str) -> Iterator[str]:
-    """Yields a local folder, or a temporary copy of a remote folder."""
+    """Yields `folder` itself if it is local, else a temporary local copy."""
     if not paths.is_remote(folder):
         yield folder
         return
@@ -120,7 +120,7 @@ def copy_folder(folder: str, target: str) -> None:
 
 
 def remote_files(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Yields path, bytes and time of change in ns of each file in a folder."""
+    """Yields path, bytes and time of change in ns of files below a folder."""
     gfile = _tf().io.gfile
     for parent, _, names in gfile.walk(folder):
         for name in filter(None, names):
@@ -146,7 +146,7 @@ def remove(path: str) -> None:
 
 
 def expand_globs(patterns: str, flag: str = "--input_file") -> list[str]:
-    """Returns the files that match comma-separated globs, in sorted order.
+    """Returns the files that match comma-separated globs, sorted for each glob.
 
     Raises `UserError` if a pattern is empty or matches no file.
     """
@@ -272,7 +272,7 @@ def require_checkpoint_folder(path: str, flag: str) -> None:
 
 
 def _try_to_write(folder: str) -> str | None:
-    """Returns the reason if a folder is not writable, or None."""
+    """Returns why a folder is not writable, or None if it is writable."""
     probe = _new_name(os.path.join(folder, "probe"))
     made = []
     try:
@@ -357,7 +357,7 @@ def _replace_directory(temporary: str, path: str) -> None:
 
 
 def make_folders(path: str) -> list[str]:
-    """Creates a folder with parents; returns the new ones, deepest first."""
+    """Creates a local folder with parents; returns new ones, deepest first."""
     made = []
     if path and not paths.is_remote(path):
         above = path
@@ -486,7 +486,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_small(path: str) -> bytes:
-    """Returns a model's file; raises `UserError` if it is over `MAX_BYTES`."""
+    """Returns a file's bytes; raises `UserError` for more than `MAX_BYTES`."""
     if size(path) > stored_files.MAX_BYTES:
         raise UserError(
             f"{path} is larger than {stored_files.MAX_BYTES} bytes, so it is "

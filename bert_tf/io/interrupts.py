@@ -24,9 +24,7 @@ def _end(number: int, frame: types.FrameType | None) -> None:
 
 
 class Interrupt:
-    """Makes the first Ctrl-C raise `KeyboardInterrupt`.
-
-    The second Ctrl-C ends the process at once.
+    """Makes Ctrl-C raise `KeyboardInterrupt`; the second ends the process.
 
     Attributes:
       received: Whether the user has pressed Ctrl-C.

@@ -243,7 +243,7 @@ def cache_dir() -> str:
 
 
 def require_safe_url(url: str) -> None:
-    """Raises `UserError` for plain HTTP, except from this machine itself."""
+    """Raises `UserError` unless a URL is HTTPS, or HTTP on this machine."""
     with contextlib.suppress(ValueError):  # An invalid URL, or no IP address.
         parts = urllib.parse.urlsplit(url)
         host = parts.hostname
@@ -290,7 +290,7 @@ def _check_file(path: str, flag: str) -> None:
 
 def _check_files(patterns: str, flag: str) -> None:
     for pattern in map(str.strip, patterns.split(",")):
-        # TensorFlow expands these patterns, not `glob`, and checks them later.
+        # Only TensorFlow can expand these patterns, so it checks them later.
         if is_remote(pattern) or set(pattern) & set("[\\{"):
             continue
         matches = glob.iglob(pattern, include_hidden=True) if pattern else ()

@@ -115,7 +115,7 @@ class RunFolder(contextlib.ExitStack):
 
     @property
     def difference(self) -> str:
-        """The differences from existing output's recipe, in words, or ""."""
+        """How this recipe differs from existing output's; "" if it does not."""
         for each in self._registered():
             if changed := changes(each.recipe, self._recipe):
                 return "; ".join(changed)
@@ -305,7 +305,7 @@ def refuse_removal(
         above = os.path.realpath(path)
         while above not in real and above != os.path.dirname(above):
             above = os.path.dirname(above)
-        # If an input is a checkpoint's prefix, keep its files "prefix.*".
+        # An input may be a checkpoint's prefix: keep its files "prefix.*", too.
         prefix = os.path.realpath(path) + "."
         if above in real or any(x.startswith(prefix) for x in real):
             raise UserError(

@@ -78,7 +78,7 @@ def choice(*values: str) -> Kind:
 
 
 def either(*kinds: Kind) -> Kind:
-    """Returns the kind that allows the values of all given kinds."""
+    """Returns the kind that allows each value that one of `kinds` allows."""
     return Kind(
         " or ".join(kind.expected for kind in kinds),
         lambda value: any(kind.fits(value) for kind in kinds),

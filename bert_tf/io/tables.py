@@ -140,7 +140,8 @@ def read_table(
       path: The file.
       ending: The format, such as ".csv"; by default, the ending of the path.
       columns_without_header: Names for a .csv or .tsv file without a header.
-        The first line is data if it has as many fields and none is a name.
+        The first line is data, and no header, if it has one field for each of
+        these names and no field is one of them.
       columns_of_longer_rows: Names for rows of a .csv or .tsv file that are
         longer than the header. The names apply if they include all columns of
         the header and the row has one field for each name.

@@ -39,7 +39,7 @@ _ABSEIL_ERROR = 2
 
 
 class LineFormatter(python_logging.Formatter):
-    """Formats a record as "14:03:12 message", with all levels but INFO."""
+    """Formats records as "14:03:12 text"; other levels than INFO are named."""
 
     def __init__(self, date: str = "%H:%M:%S") -> None:
         super().__init__("%(asctime)s %(level)s%(message)s", date)
@@ -114,7 +114,7 @@ def wrap(text: str) -> str:
 def show_log(verbosity: int) -> None:
     """Shows the log on standard error, from the level `verbosity` of absl.
 
-    Log files get `INFO` and up.
+    Log files get `INFO` and up, whatever `verbosity` is.
     """
     logging.use_absl_handler()
     # On a new machine, Matplotlib would log at INFO that it lists the fonts.

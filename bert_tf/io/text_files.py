@@ -136,7 +136,7 @@ def check_characters(text: str, values: Any, where: str) -> None:
 
 
 def require_value(entry: Any, key: str, kind: type, where: str) -> Any:
-    """Returns `entry[key]`, a str, int or list.
+    """Returns `entry[key]`, which is of the type `kind`: str, int or list.
 
     Raises `UserError`, which begins with `where`, if there is no such value.
     """

@@ -89,7 +89,7 @@ def recording() -> Iterator[None]:
 
 
 def open_in(output_dir: str) -> None:
-    """Appends all the log of `recording` to `train.log`, in the chief only."""
+    """Appends the log of `recording` to `train.log`; for the chief only."""
     for handler in python_logging.getLogger().handlers:
         if isinstance(handler, _Recorder):
             handler.open_in(output_dir)

@@ -1,4 +1,4 @@
-"""A pool of worker processes that exit with this process, and its results."""
+"""A pool of worker processes that exit with this process; their results."""
 
 import contextlib
 import itertools
@@ -24,8 +24,8 @@ _TASKS_AHEAD = 2
 def pool(num_processes: int) -> Iterator[futures.Executor]:
     """Yields workers that exit when this process exits or is killed.
 
-    A worker imports only the modules of the functions that it calls. If one is
-    killed, `WorkerEndedError` is raised.
+    A worker imports only the modules of the functions that it calls. If a
+    worker is killed, `WorkerEndedError` is raised.
     """
     executor = futures.ProcessPoolExecutor(
         num_processes,

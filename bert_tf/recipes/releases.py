@@ -109,10 +109,9 @@ def find(name: str) -> Release | None:
 
 
 def parse_hub_name(name: str) -> re.Match | None:
-    """Returns the parts of a name of a hub; None for names without its prefix.
+    """Returns the parts of a hub's name; None for other names.
 
-    Raises:
-      UserError: If the name is incomplete.
+    Raises `UserError` if the name is incomplete.
     """
     pattern, form = _HUBS.get(name.partition("://")[0], (None, None))
     if pattern is None:

@@ -2,10 +2,10 @@
 
 Text is cut at added tokens, and each piece in between is tokenized separately:
 with the added tokens <e1> and covid-19, "see <e1>covid-19s" becomes see, <e1>,
-covid-19, s. Tokens whose flag
-`normalized` is false are matched in the raw text. Then each piece is
-normalized, and the normalized forms of all other added tokens are matched in
-it. The leftmost match wins; of matches with an equal start, the longest wins.
+covid-19, s. Tokens whose flag `normalized` is false are matched in the raw
+text. Then each piece is normalized, and the normalized forms of all other added
+tokens are matched in the normalized piece. The leftmost match wins; of matches
+with an equal start, the longest wins.
 
 Source: AddedVocabulary of Hugging Face's tokenizers (added_vocabulary.rs).
 

@@ -27,7 +27,7 @@ _MAX_CHARS_PER_TOKEN = 50
 _NUM_ITERATIONS = 4
 # Search until the wordpieces fill this share of the vocabulary's free lines.
 _FULL_ENOUGH = 0.95
-# Guesses may not converge. After this number of rounds, the search bisects.
+# Results of `_guess` may not converge. After this many, the search bisects.
 _MAX_GUESSES = 6
 # As in bert-base-uncased, 99 unused tokens lie between [PAD] and [UNK].
 _UNUSED_IN_FRONT = 99
@@ -81,7 +81,7 @@ def gather_statistics(
 ) -> WordStatistics:
     """Computes the statistics in one pass over word counts, in any order.
 
-    Words rarer than `min_frequency` contribute to character counts only.
+    Words rarer than `min_frequency` are counted, but left out of `words`.
     """
     starts: dict[str, int] = collections.defaultdict(int)
     insides: dict[str, int] = collections.defaultdict(int)

@@ -89,7 +89,7 @@ class DynamicMasking:
     ) -> dict[str, tf.Tensor]:
         """Replaces the masks of a batch with new ones.
 
-        `example_index` <int64>[B] is the example's index over all epochs.
+        `example_index` <int64>[B] numbers the examples over all epochs.
 
         Returns:
           The features; `input_ids`, `masked_lm_positions`, `masked_lm_ids` and
@@ -112,7 +112,7 @@ class DynamicMasking:
 
     def _choose(self, ids, input_mask, example_index, seed, num_slots):
         """Returns the chosen positions and their weights, [B, P] each."""
-        # [B], including [CLS] and [SEP].
+        # The length, [B], includes [CLS] and [SEP].
         length = tf.reduce_sum(input_mask, axis=1)
         share = self.masked_lm_prob
         if self.final_masked_lm_prob is not None:

@@ -270,9 +270,9 @@ class Normalizer(tf.Module):
           rules: As for `normalize`; no rule may change the length of a string.
 
         Returns:
-          The normalized text <string>[n], and offsets <int64>[n, None]. The
-          offset of a normalized byte, or of the end of the normalized text, is
-          the first byte of the source character.
+          The normalized text <string>[n], and offsets <int64>[n, None]: for
+          each normalized byte, the first byte of its source character; and one
+          more offset, for the end of the text.
         """
         normalized, offsets = self._normalizer.normalize_with_offsets(text)
         return apply_rules(normalized, [*self._rules, *rules]), offsets

@@ -310,7 +310,8 @@ class BertTokenizer(tf.Module):
     ) -> tuple[added_tokens.Pieces, added_tokens.Pieces, tf.RaggedTensor]:
         """Cuts texts at added tokens, and the normalized text between them.
 
-        Returns both pieces and the offset of each normalized byte.
+        Returns the pieces of the text, the pieces of the normalized text, and
+        the offset of each normalized byte.
         """
         # `split` marks matches by NULs, so replace NULs in the text by \x01. No
         # token changes, because normalization drops both characters.

@@ -1,6 +1,6 @@
 """The vocabulary: one token per line; the line number is the id.
 
-Only writing, or reading remote files, imports TensorFlow: workers start fast.
+Workers start fast, as only writing and remote files import TensorFlow.
 """
 
 import functools
@@ -61,7 +61,7 @@ class Vocabulary:
       added_tokens: Tokens added in transformers, as `added_token` returns them.
         `tokens` has added tokens, too, or "" if a line cannot hold the token.
       source: Origin of the tokens for errors, a path or "the vocabulary".
-      pad_id: The id of [PAD], or 0, as in the original.
+      pad_id: The id of [PAD]; as in the original, 0 if there is no [PAD].
       unk_id: The id of [UNK]; `cls_id`, `sep_id`, `mask_id` likewise.
 
     Raises:
@@ -109,9 +109,7 @@ class Vocabulary:
 
     @classmethod
     def from_file(cls, path: str) -> "Vocabulary":
-        r"""Reads a vocabulary file; lines end at \n only.
-
-        The last \n may be missing.
+        r"""Reads a vocabulary file; \n ends a line, but the last may lack it.
 
         Raises:
           UserError: If the file is missing, empty, not UTF-8, begins with a

@@ -57,8 +57,9 @@ def cut(
       texts: <int64>[W], ascending, the index of each word's text.
       num_texts: <int64>, B.
       room: The maximum number of tokens in a window.
-      stride: The maximum distance in tokens between the starts of two windows.
-        None means one window per text; all later words are in no window.
+      stride: The maximum distance in tokens between the starts of consecutive
+        windows; a longer word exceeds it. None means one window per text; words
+        after this window are in no window.
     """
     lengths = tokens.row_lengths()
     numbers = tf.where(lengths > 0)  # <int64>[V, 1]

@@ -105,7 +105,7 @@ _PROBLEM_TYPES = {
 
 
 def _is_labels(values: Any) -> bool:
-    """Returns True for a dict from "0", "1", ... to different texts."""
+    """Returns True for a dict from "0", "1", ... to different labels."""
     if not isinstance(values, dict) or not values:
         return False
     labels = list(values.values())

@@ -1,7 +1,7 @@
 """Reads and writes the files of Hugging Face's BERT tokenizer.
 
 vocab.txt                one wordpiece a line
-tokenizer.json           vocabulary, all rules; transformers 5 has no vocab.txt
+tokenizer.json           vocabulary, rules; transformers 5 writes no vocab.txt
 tokenizer_config.json    class, lower case, accents
 special_tokens_map.json  the names of the special tokens
 added_tokens.json        tokens beyond the vocabulary, in older versions
@@ -191,7 +191,7 @@ def _read_vocabulary(
             f"{TOKENIZER_FILE} in it."
         )
     source, tokens = next(iter(stored.items()))
-    # As in transformers, the last file, tokenizer.json, has precedence.
+    # As in transformers, tokenizer.json has precedence over vocab.txt.
     wordpieces = {*next(reversed(stored.values())).values()}
     added = [
         vocabulary_lib.added_token(i, x["content"] in wordpieces, x)
@@ -306,7 +306,7 @@ def _added_tokens(
 
 
 def _named_tokens(*files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the tokens that files name by their use: content -> flags."""
+    """Returns the tokens of keys such as "cls_token": content -> flags."""
     values: list[Any] = []
     for file in files:
         values += [x for key, x in file.items() if key.endswith("_token")]
@@ -394,7 +394,7 @@ def write(directory: str, stored: StoredModel) -> None:
 
 
 def _to_added_tokens(vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    """Returns the entries of tokens to find whole in texts, such as [MASK]."""
+    """Returns tokenizer.json's rows for tokens that stay whole, as [MASK]."""
     special = [
         vocabulary_lib.added_token(
             vocabulary.id(token), True, {"content": token, "special": True}

@@ -187,7 +187,7 @@ def _check_copies(checkpoint: Checkpoint) -> None:
 def _read_shards(
     index_file: str, read_file: Callable
 ) -> tuple[Tensors, dict[str, str]]:
-    """Reads the files that an index names; it must list all their tensors."""
+    """Reads the files that an index names; the index must list all tensors."""
     folder = os.path.dirname(index_file)
     values = stored_files.read_object(index_file)
     stored_files.check(values, _INDEX, index_file, tuple(_INDEX))

@@ -325,8 +325,8 @@ def read_without_texts(
 def write_model(directory: str, stored: StoredModel) -> list[str]:
     """Writes a model in the original's format; see `formats`.
 
-    The sentences name settings that are lost or that the original reads in
-    another way.
+    The returned sentences name settings that are lost or that the original
+    reads in another way.
     """
     if stored.task.get("approach") == "feature_based":
         raise UserError(
