@@ -164,7 +164,6 @@ def _join(
     work_dir: str,
     folder: str,
 ) -> None:
-    """Joins the tokenized batches into the token store."""
     num_documents = 0
     with contextlib.closing(
         token_store.TokenStoreWriter(folder, len(tokenizer.vocabulary))

@@ -262,7 +262,7 @@ def _length_bars(config: Flags, counts: RecordCounts) -> list[dict[str, int]]:
 
 def _warnings(config: Flags, result: GenerationResult) -> list[str]:
     lengths = np.arange(len(result.counts.length_histogram))
-    # The number of predictions by record length, without the maximum.
+    # The predictions that each length would have without a maximum.
     predictions = lengths - config.num_special_tokens
     if not config.left_to_right:
         predictions = masks.num_predictions(

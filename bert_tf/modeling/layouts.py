@@ -201,8 +201,8 @@ class Padded:
 class Unpadded:
     """Hidden states of tokens, <float>[T, H], with the methods of `Padded`.
 
-    Gathers have gathers as gradients, no scatters. The `indices` <int32>[...],
-    of T elements, and `places` <int32>[B, S] come from `find_tokens`.
+    In training, the gradient of a gather is a gather, not a scatter. `indices`
+    <int32>[...], of T elements, and `places` <int32>[B, S]: see `find_tokens`.
     """
 
     is_padded: ClassVar[bool] = False
@@ -293,7 +293,7 @@ class Unpadded:
 
 
 def _gather(rows, there, zeros=0, **_):
-    """Gathers rows without a custom gradient, for exports."""
+    """Gathers rows without a custom gradient, for inference."""
     return tf.gather(_append_zeros(rows, zeros), there)
 
 

@@ -466,7 +466,7 @@ class TrainingStep:
         is_finite = tf.math.is_finite(metrics["loss"])
         can_continue = apply = is_finite & tf.math.is_finite(norm)
         factor = optimizers.clip_factor(norm, optimizer.global_clipnorm) / scale
-        # While this is True, weights may be partly updated; `recover` refuses.
+        # While this is True, updates may be partial, so `recover` returns False.
         with tf.control_dependencies([norm]):
             begin = optimizers.assign_on_replica(self._is_updating, True)
         with tf.control_dependencies([begin]):
@@ -485,7 +485,7 @@ class TrainingStep:
         metrics |= {"learning_rate": rate, "grad_norm": norm}
         if self.loss_scale is not None:
             metrics["loss_scale"] = scale
-            # A smaller scale cannot make the loss finite, so stop if it is not.
+            # Stop if the loss is not finite: a smaller scale would not help.
             can_recover = self.loss_scale.adapt(apply, is_healthy)
             can_continue = can_recover & is_finite
         can_continue &= is_healthy
