@@ -2,7 +2,7 @@
 
 Classes in `bert_tf.modeling` read only features; `with_text` adds methods for
 raw rows. Keras expects losses, metrics and labels in the structure of a model's
-outputs. These methods apply a single loss, metric or label to every output of
+outputs. The added methods apply one loss, metric or label to every output of
 the head, and ignore the encoder's outputs.
 """
 
@@ -216,8 +216,9 @@ class TextMethods(save.FileMethods):
         """Trains on raw rows, or on any data of `keras.Model.fit`.
 
         Models of `bert_tf.load_model` need no `compile`. Without `compile`,
-        each call of `fit` trains with BERT's defaults: the task's loss, and
-        AdamW at 5e-5 with warm-up over a tenth of the steps and linear decay.
+        each call of `fit` trains with the scripts' defaults: the task's loss,
+        and BERT's Adam (for embeddings AdamW) at 5e-5, with warm-up over a
+        tenth of the steps and linear decay.
 
         Args:
           x: Raw rows, as the task requires: a list of texts, pairs of texts,
@@ -354,8 +355,8 @@ class TextMethods(save.FileMethods):
         packed_weights.refuse()
         bert = getattr(self, "bert", self)
         step = self.optimizer.iterations
-        # Keras does not restore `state`, so derive it from the step. But if
-        # gradients accumulate, the batches of a step need different dropout.
+        # Keras does not restore `state`, so derive it from the step, unless
+        # gradients accumulate: the batches of a step need different dropout.
         if not self.optimizer.gradient_accumulation_steps:
             state = bert.seed_generator.state
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)

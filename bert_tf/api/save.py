@@ -191,7 +191,7 @@ def _describe_task(stored: StoredModel) -> dict[str, Any]:
     task = registry.build_task(
         values, stored.num_labels, stored.config.max_position_embeddings
     )
-    # Earlier versions stored an unused `language`; `to_json` adds a used one.
+    # Drop the `language` of earlier versions: `to_json` adds it if it is used.
     values.pop("language", None)
     complete = values | task.to_json()
     if values.get("labels") is None and "labels" in complete:

@@ -143,7 +143,7 @@ def _other_files(name: str) -> list[str]:
 
 
 def _find_finished(name: str) -> run_folder.Made | None:
-    """Returns the files of a manifest; accepts manifests of any version."""
+    """Returns the files in a manifest of any version, or None without one."""
     *extras, path = _other_files(name)
     values = files.read_json(path) if files.exists(path) else None
     if not isinstance(values, dict) or values.get("format") != manifest.FORMAT:

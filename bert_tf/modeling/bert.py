@@ -42,8 +42,8 @@ _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 def lookup(table, ids):
     """Gathers rows of a table, with a dense gradient.
 
-    `tf.gather` has a sparse gradient: it would list a row once for each use,
-    which distorts the global norm, and its sum over replicas is slow.
+    `tf.gather` has a sparse gradient, which lists a row once for each use. So
+    the global norm would be wrong, and sums over replicas would be slow.
 
     The table is <float>[rows, width], the ids are <int32>[...], the result
     <float>[..., width].

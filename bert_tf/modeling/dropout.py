@@ -1,4 +1,4 @@
-"""Dropout with masks that depend on its arguments and on nothing else.
+"""Stateless dropout: masks depend only on seeds, dropout ids and positions.
 
 A mask's bit is a hash of the example's seed, the id of the dropout in the model
 and the position of the element within the example. So an example gets the same

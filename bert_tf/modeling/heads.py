@@ -39,7 +39,7 @@ def require_choice(name, value, choices):
 
 
 def check_approach(approach, layer_combination, head):
-    """Raises `UserError` if arguments do not belong to a tagger's approach."""
+    """Raises `UserError` if arguments do not fit a tagger's `approach`."""
     require_choice("approach", approach, APPROACHES)
     if approach == "feature_based" and head != "linear":
         raise UserError(

@@ -32,7 +32,7 @@ from bert_tf.modeling.dropout import shape_of
 TOKEN_INDICES = "token_indices"
 TOKEN_PLACES = "token_places"
 INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
-# For a batch length, the number of rows has at most this many different values,
+# For each length of batches, the number of rows has at most this many values,
 # because TensorFlow may compile a program for each value.
 _MAX_ROW_COUNTS = 32
 # In inference, a row count of 256 or more is rounded up to a multiple of 16.

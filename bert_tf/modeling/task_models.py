@@ -193,7 +193,7 @@ def _takes_groups(call):
 
 
 def _pool(model, encoded, inputs):
-    """Returns the embeddings of rows, pooled by the model's attributes."""
+    """Returns the embeddings of rows, pooled as the model specifies."""
     return heads.pool_tokens(
         encoded["sequence_output"],
         bert_model.standardize(inputs)[1],

@@ -145,7 +145,7 @@ class Objective(abc.ABC):
     def normalize(
         self, sums: dict[str, tf.Tensor], count: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Divides the sums of a part or the step by the count of the step."""
+        """Divides sums of a step or a part of it by the count of the step."""
 
 
 class PretrainingObjective(Objective):

@@ -151,7 +151,7 @@ def update(
 
 @functools.cache
 def guarded_update(rule: UpdateRule, jit: bool = True):
-    """Returns a function that scales a gradient and applies it, if `apply`.
+    """Returns a function that scales and applies a gradient if `apply` is true.
 
     Separate operations to clip, unscale and skip a gradient would each take a
     pass over all gradients. With `jit`, XLA fuses the update into one pass.

@@ -129,7 +129,7 @@ def check_continuation(
     """Compares a run with its checkpoint; returns True for a new phase.
 
     If another program wrote the checkpoint, `before` is empty. Logs all changes
-    that are allowed; for the others, raises `UserError` with all their names.
+    that are allowed; raises `UserError` that names all other changes, if any.
     """
     if not before:
         return False

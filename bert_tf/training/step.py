@@ -208,7 +208,7 @@ class TrainingStep:
             self._limit_micro_batch(size)
 
     def _limit_micro_batch(self, size: int) -> None:
-        """Limits the micro-batch of steps that are not yet traced."""
+        """Limits the micro-batch size, from the next tracing of steps on."""
         whole = self._halved[0] if self._halved else self.plan.micro_batch_size
         self.plan = dataclasses.replace(self.plan, max_micro_batch_size=size)
         self._halved = (whole, self.plan.micro_batch_size)
@@ -466,7 +466,7 @@ class TrainingStep:
         is_finite = tf.math.is_finite(metrics["loss"])
         can_continue = apply = is_finite & tf.math.is_finite(norm)
         factor = optimizers.clip_factor(norm, optimizer.global_clipnorm) / scale
-        # While this is True, updates may be partial, so `recover` returns False.
+        # While this is True, updates may be partial: `recover` returns False.
         with tf.control_dependencies([norm]):
             begin = optimizers.assign_on_replica(self._is_updating, True)
         with tf.control_dependencies([begin]):
