@@ -94,7 +94,7 @@ class Preprocessor:
       row_error: The last error about a row of a data set, or None.
 
     Raises:
-      UserError: If `max_seq_length` is more than the model can read.
+      UserError: If `max_seq_length` is below 3, or too long for the model.
 
     Example:
       >>> model = bert_tf.load_model("output/sst-2/model")

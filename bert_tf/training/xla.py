@@ -59,9 +59,9 @@ def choose(flag: str, kind: str, deterministic: bool = False) -> str:
     Args:
       flag: `--xla`: "auto", "on" or "off".
       kind: "CPU", "GPU" or "TPU".
-      deterministic: Whether operations must be deterministic. If so, XLA on a
-        GPU splits the gradient of the word embeddings into sorted scalar
-        updates, which take as long as the rest of the step.
+      deterministic: Whether operations must be deterministic. Then "auto" on a
+        GPU means "chains": as sorted scalar updates of XLA, the gradient of the
+        word embeddings would take as long as the rest of the step.
 
     Raises:
       UserError: For "off" on a TPU.
