@@ -102,8 +102,8 @@ def count_steps(
     """Returns the number of steps of the learning rate schedule of `fit`.
 
     For example, 2 epochs of 50 rows in batches of 20 have 2 * 3 steps. Returns
-    None, for a constant rate, if the data's length is unknown, or if a callback
-    sets the rate: Keras lets no callback set a rate that follows a schedule.
+    None if the data's length is unknown, or if a callback sets the rate. Then
+    the rate is constant: Keras lets no callback set a rate with a schedule.
     """
     if any(isinstance(x, _RATE_SETTERS) for x in tf.nest.flatten(callbacks)):
         return None
@@ -226,7 +226,7 @@ def fit_few_shot(
       calibrates: Whether to calibrate the probabilities, by cross-validation.
 
     Raises:
-      UserError: If the model, an argument or the texts do not allow it.
+      UserError: If model, arguments or texts do not suit few-shot training.
     """
     # Import only for few-shot training, as the import takes a second.
     from bert_tf.finetuning import contrastive

@@ -2,7 +2,7 @@
 
 Classes in `bert_tf.modeling` read only features; `with_text` adds methods for
 raw rows. Keras expects losses, metrics and labels in the structure of a model's
-outputs. These methods apply a single loss, metric or label to every output of
+outputs. The added methods apply one loss, metric or label to every output of
 the head, and ignore the encoder's outputs.
 """
 
@@ -158,7 +158,7 @@ class TextMethods(save.FileMethods):
                 for x in (metrics, weighted_metrics)
             )
         if self.labels_tokens and metrics and len(self._trained_outputs) == 1:
-            # Metrics without weights would also average over unlabeled tokens.
+            # Use weights, or metrics would average over unlabeled tokens, too.
             weighted_metrics = [*metrics, *(weighted_metrics or [])]
             metrics = None
         super().compile(
@@ -216,8 +216,9 @@ class TextMethods(save.FileMethods):
         """Trains on raw rows, or on any data of `keras.Model.fit`.
 
         Models of `bert_tf.load_model` need no `compile`. Without `compile`,
-        each call of `fit` trains with BERT's defaults: the task's loss, and
-        AdamW at 5e-5 with warm-up over a tenth of the steps and linear decay.
+        each call of `fit` trains with the scripts' defaults: the task's loss,
+        and BERT's Adam (for embeddings AdamW) at 5e-5, with warm-up over a
+        tenth of the steps and linear decay.
 
         Args:
           x: Raw rows, as the task requires: a list of texts, pairs of texts,
@@ -238,9 +239,9 @@ class TextMethods(save.FileMethods):
           verbose: As for Keras.
           callbacks: As for Keras. With LearningRateScheduler or
             ReduceLROnPlateau the default learning rate is constant.
-          validation_split: The share of rows to validate on. Of raw rows, this
-            share of each label's texts is chosen by their hashes, as by
-            --dev_fraction. Of the model's inputs, Keras takes the last rows.
+          validation_split: The share of rows to validate on. If `x` has raw
+            rows, hashes choose this share of each label's texts, as with
+            --dev_fraction. If `x` has inputs, Keras takes the last rows.
           validation_data: A tuple (x, y[, sample_weight]), or a data set.
           shuffle: As for Keras.
           class_weight: {index or name: weight} or "balanced"; not for tagging.
@@ -354,8 +355,8 @@ class TextMethods(save.FileMethods):
         packed_weights.refuse()
         bert = getattr(self, "bert", self)
         step = self.optimizer.iterations
-        # Keras does not restore `state`, so derive it from the step. But if
-        # gradients accumulate, the batches of a step need different dropout.
+        # Keras does not restore `state`, so derive it from the step, unless
+        # gradients accumulate: the batches of a step need different dropout.
         if not self.optimizer.gradient_accumulation_steps:
             state = bert.seed_generator.state
             now = tf.cast(tf.convert_to_tensor(step), state.dtype)
@@ -420,7 +421,7 @@ class TextMethods(save.FileMethods):
         return raw_rows.split_table(x, y, self.preprocessor, columns)
 
     def _read(self, x, y, sample_weight, batch_size=None, columns=None):
-        """Returns the converted data; compiles the model if it is not."""
+        """Returns the converted data; compiles a model that is not compiled."""
         if self.preprocessor is None:
             return x, y, sample_weight
         x, y = self._split_table(x, y, columns or {})
@@ -561,7 +562,7 @@ class TextMethods(save.FileMethods):
         return draws and y is None and "masked_lm_positions" not in x
 
     def _labels_to_build(self, x, y, y_pred):
-        """Returns `y`; if it will be drawn with the masks, any labels.
+        """Returns `y`, or arbitrary labels if masks are yet to be drawn.
 
         Keras needs labels to build the metrics, before masks are drawn.
         """
@@ -624,8 +625,9 @@ class TextMethods(save.FileMethods):
     def _align(self, y, y_pred, sample_weight):
         """Returns labels, outputs and weights in one structure, and the mask.
 
-        For a single trained output, returns tensors, not dictionaries. The mask
-        is <float32>[B, S], 1 for labeled tokens; None if rows have the labels.
+        For one trained output, returns tensors, not dictionaries. The mask is
+        <float32>, shaped like `y`, 1 for labeled tokens; None unless `y` has a
+        label id for each token.
         """
         names = self._trained_outputs
         if len(names) > 1:

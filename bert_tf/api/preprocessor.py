@@ -94,7 +94,7 @@ class Preprocessor:
       row_error: The last error about a row of a data set, or None.
 
     Raises:
-      UserError: If `max_seq_length` is more than the model can read.
+      UserError: If `max_seq_length` is below 3, or too long for the model.
 
     Example:
       >>> model = bert_tf.load_model("output/sst-2/model")
@@ -211,7 +211,6 @@ class Preprocessor:
 
     @property
     def max_seq_length(self) -> int:
-        """The maximum number of tokens in a row."""
         if self.has_task:
             return self.task.max_seq_length
         stored = self.task_values.get("max_seq_length") or _MAX_SEQ_LENGTH
@@ -314,8 +313,9 @@ class Preprocessor:
     def adapt_to_labels(self, labels: Sequence[Any]) -> None:
         """Makes the task multi-label if the labels of rows are lists.
 
-        If each list is one-hot or has one name, the task becomes single-label.
-        If task.json has a problem type or the loss is one-hot, nothing changes.
+        If each list is one-hot or has one name, the task becomes single-label,
+        unless `keeps_vectors`. Nothing changes if task.json has a problem type,
+        or if the loss is one-hot.
         """
         if not self.has_open_problem or self.has_one_hot_loss:
             return
@@ -349,8 +349,8 @@ class Preprocessor:
     def calibrate(self, compute: Callable[[Any], Any], data: Any) -> None:
         """Fits the probabilities of the task on validation data.
 
-        `compute` returns the model's outputs for a batch of features; the data
-        are as from `validation_data`.
+        `compute` returns the model's outputs for a batch of features; `data`
+        is a result of `validation_data`.
         """
         if not isinstance(data, tf.data.Dataset):
             data = tf.data.Dataset.from_tensor_slices(tuple(data[:2]))
@@ -364,11 +364,12 @@ class Preprocessor:
     def fit_confidence(self, logits: np.ndarray, labels: np.ndarray) -> None:
         """Fits the probabilities to texts that were not used in training.
 
-        Logits are <float>[N, L], labels <int>[N] or, for several, <int>[N, L].
+        `logits` are <float>[N, L]. `labels` are <int>[N]; for a multi-label
+        task, <int>[N, L].
         """
         outputs = {"logits": tf.constant(logits, tf.float64)}
         blank = InputExample("", "any text")
-        if labels.ndim == 1:  # An id may also be the name of another label.
+        if labels.ndim == 1:  # Use one-hot: an id may be another label's name.
             labels = labels[:, None] == np.arange(len(self.task.labels))
         tuned = dataclasses.replace(self.task, calibrates=True)
         tuned = tuned.select_threshold(
@@ -533,7 +534,7 @@ class Preprocessor:
         return *part(False), part(True)
 
     def _row_labels(self, y: Any, count: int | None = None) -> list[Any]:
-        """Returns the labels of rows, for a one-hot loss as one-hot vectors."""
+        """Returns labels of rows; for a one-hot loss, makes vectors one-hot."""
         y = raw_rows.to_labels(y, count)
         if not self.is_one_hot:
             return y

@@ -128,7 +128,7 @@ def split_table(
       x: A DataFrame or `datasets.Dataset`; with `names` also a dictionary.
       y: The labels; if None, the table's column of labels is read.
       preprocessor: The model's `Preprocessor`.
-      names: Argument, one of `COLUMNS` -> column.
+      names: Maps arguments, some of `COLUMNS`, to names of columns.
 
     Raises:
       UserError: If a column is missing.
@@ -461,7 +461,7 @@ def _batched(
     x, y, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
     is_row = any(x.shape.rank == 0 for x in tf.nest.flatten((x, y)) if x)
     if isinstance(task, TaggingTask) and not isinstance(x, Mapping | tuple):
-        # With labels, `x` of rank 1 is the words of one row, else many texts.
+        # With labels, `x` of rank 1 has one row's words; without, many texts.
         is_words = x.shape.rank == 1 and (
             y is not None or isinstance(x, tf.RaggedTensorSpec)
         )

@@ -55,7 +55,7 @@ def save_model(
 
     Raises:
       UserError: If the model is not one of bert_tf's, or the directory contains
-        anything but a model.
+        anything but a model; or a model, and `overwrite` is False.
 
     Example:
       >>> model = bert_tf.load_model(
@@ -191,7 +191,7 @@ def _describe_task(stored: StoredModel) -> dict[str, Any]:
     task = registry.build_task(
         values, stored.num_labels, stored.config.max_position_embeddings
     )
-    # Earlier versions stored an unused `language`; `to_json` adds a used one.
+    # Drop the `language` of earlier versions: `to_json` adds it if it is used.
     values.pop("language", None)
     complete = values | task.to_json()
     if values.get("labels") is None and "labels" in complete:
@@ -200,7 +200,6 @@ def _describe_task(stored: StoredModel) -> dict[str, Any]:
 
 
 def _card(model: keras.Model, task: dict[str, Any]) -> str:
-    """Returns the model card."""
     name = task.get("name") or task["kind"]
     training = {}
     if getattr(model, "optimizer", None) is not None:
@@ -322,7 +321,6 @@ class FileMethods:
 
     @property
     def has_vocabulary(self):
-        """True if the model has a vocabulary."""
         return model_directory.VOCAB_FILE in self.text_files
 
     def current_text_files(self):

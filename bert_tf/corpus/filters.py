@@ -2,7 +2,7 @@
 
 Decontamination drops documents that share 13 words in a row with test data, as
 in appendix C of GPT-3's paper (https://arxiv.org/abs/2005.14165). Words are
-runs of letters and digits in lower case.
+defined as in `fingerprints.hash_words`.
 """
 
 import collections

@@ -153,7 +153,7 @@ def _format_of(path: str, input_format: str) -> str:
 def split(
     file: InputFile, on_bytes: Callable[[int], None] | None = None
 ) -> Iterator[Chunk]:
-    """Cuts a file into chunks of about 4 MB, between documents.
+    """Cuts a file between documents: chunks of about 4 MB (Parquet: 64 MB).
 
     Only one chunk is in memory at a time. Raises `UserError` if the file is
     damaged, truncated, or not of its format.
@@ -244,9 +244,10 @@ def _read_utf8(
 def _find_end(
     contents: bytearray, separators: tuple[bytes, ...], searched: int
 ) -> int | None:
-    """Returns the end of the last separator in the first 4 MB, or of the next.
+    """Returns the end of the last separator in the first 4 MB.
 
-    The first `searched` bytes contain no whole separator.
+    If there is none, returns the end of the next separator, or None without any
+    separator. The first `searched` bytes contain no whole separator.
     """
 
     def ends(find: Callable[..., int], *bounds: int) -> list[int]:

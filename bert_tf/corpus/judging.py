@@ -48,7 +48,7 @@ _BLOCK = 1 << 18
 # memory per hash.
 _PARTITION = 1 << 22
 
-# Minimum probability of comparing a pair with a similarity of the threshold.
+# Minimum probability of comparing two documents as similar as the threshold.
 _RECALL = 0.95
 # Read this number of signatures at once, which take 8 MB.
 _ROWS = 1 << 14
@@ -178,7 +178,7 @@ def _uniform(ids: np.ndarray) -> np.ndarray:
 
 
 def repeated_documents(hashes: np.ndarray) -> np.ndarray:
-    """Finds documents, uint64 [n, 2], that repeat an earlier one; bool [n]."""
+    """Finds repeated documents, bool [n]; `hashes` are uint64 [n, 2]."""
     repeated = np.zeros(len(hashes), bool)
     for positions, starts in equal_runs(hashes[:, 0]):
         lengths = np.diff(starts, append=len(positions))

@@ -291,8 +291,8 @@ def _write(
     if os.path.exists(path):
         done = text_files.read_json(path)
     done = {x: y for x, y in done.items() if os.path.exists(x)}
-    # Remove deleted files from written.json now. Otherwise it would keep the
-    # old counts of such a file if a kill follows just after its rewriting.
+    # Remove deleted files from written.json before they are written again:
+    # after a kill in between, a new file would have the old file's counts.
     files.write_json(path, done)
     missing = [task for task in tasks if task[-1] not in done]
     for task, written in worker_processes.finished(
@@ -368,7 +368,7 @@ def _build_recipe(
 
 
 def _flatten(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Returns a recipe by the names that `run_folder.changes` prints."""
+    """Returns a recipe's values by the names that `run_folder.changes` uses."""
     inputs_text = json.dumps(recipe["inputs"]).encode()
     return {f"--{name}": value for name, value in recipe["flags"].items()} | {
         "the input files": hashlib.sha256(inputs_text).hexdigest()

@@ -135,7 +135,7 @@ def _tag(node: nodes.Tag, hidden: frozenset[str]) -> Iterator[str]:
 
 
 def _remove_remnants(text: str) -> str:
-    # A line that starts with braces or | is part of a template, so drop it.
+    # Drop lines that start like templates, tables or headings: `_NOT_TEXT`.
     lines = text.split("\n")
     text = "\n".join(
         _NO_TEXT if line.lstrip().startswith(_NOT_TEXT) else line

@@ -141,7 +141,6 @@ def _tokenize_batch(
     vocabulary: Vocabulary,
     element: _NumberedBatch,
 ) -> None:
-    """Tokenizes a batch of lines into a file."""
     file, batch, lines, documents = element
     path = _batch_path(work_dir, file, batch)
     if tf.io.gfile.exists(path):
@@ -164,7 +163,6 @@ def _join(
     work_dir: str,
     folder: str,
 ) -> None:
-    """Joins the tokenized batches into the token store."""
     num_documents = 0
     with contextlib.closing(
         token_store.TokenStoreWriter(folder, len(tokenizer.vocabulary))

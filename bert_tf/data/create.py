@@ -143,7 +143,7 @@ def _other_files(name: str) -> list[str]:
 
 
 def _find_finished(name: str) -> run_folder.Made | None:
-    """Returns the files of a manifest; accepts manifests of any version."""
+    """Returns the files in a manifest of any version, or None without one."""
     *extras, path = _other_files(name)
     values = files.read_json(path) if files.exists(path) else None
     if not isinstance(values, dict) or values.get("format") != manifest.FORMAT:
@@ -262,7 +262,7 @@ def _length_bars(config: Flags, counts: RecordCounts) -> list[dict[str, int]]:
 
 def _warnings(config: Flags, result: GenerationResult) -> list[str]:
     lengths = np.arange(len(result.counts.length_histogram))
-    # The number of predictions by record length, without the maximum.
+    # The predictions that each length would have without a maximum.
     predictions = lengths - config.num_special_tokens
     if not config.left_to_right:
         predictions = masks.num_predictions(

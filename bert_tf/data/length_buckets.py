@@ -138,10 +138,11 @@ def _shuffled_epochs(num_examples: int, seed: int, count: int) -> np.ndarray:
 def prediction_batches(
     lengths: np.ndarray, batch_size: int, allowed_lengths: Sequence[int]
 ) -> list[Batch]:
-    """Plans batches for prediction: each example once, longest first.
+    """Plans batches for prediction, with each example once.
 
-    The first batch needs the most memory, so a lack of memory shows at once.
-    Raises `UserError` if an example is too long.
+    With several allowed lengths, the longest examples come first: their batch
+    needs the most memory, so a lack of memory shows at once. Raises `UserError`
+    if an example is too long.
     """
     _check(lengths, batch_size, allowed_lengths)
     if len(allowed_lengths) == 1:

@@ -26,9 +26,8 @@ from bert_tf.io import files
 MAX_TOKENS_PER_PASS = 1 << 18
 _FILES = ("tokens.bin", "sentence_offsets.bin", "document_offsets.bin")
 _LONG_DOCUMENTS = "long_documents.npy"
-# Stores how much of `_FILES` is valid, so that a killed run can resume.
 PROGRESS_FILE = "progress.json"
-# Documents processed at once, so that memory is bounded.
+# Process this number of documents at once, to bound memory.
 _DOCUMENTS_PER_BLOCK = 1 << 18
 
 

@@ -89,8 +89,8 @@ def _ordered_gelu_erf(x):
 _ORDERED = {"gelu": _ordered_gelu, "gelu_erf": _ordered_gelu_erf}
 
 
-# Name, one of `HIDDEN_ACTS` -> activation and derivative. With XLA, these
-# derivatives are three times as fast as TensorFlow's gradients.
+# Maps a name in `HIDDEN_ACTS` to the activation and its derivative. With XLA,
+# these derivatives are three times as fast as TensorFlow's gradients.
 _ACTIVATIONS = {
     "gelu": (gelu, _gelu_derivative),
     "gelu_erf": (gelu_erf, _gelu_erf_derivative),
@@ -106,7 +106,7 @@ def get(name):
 
 
 def get_ordered(name):
-    """Returns the activation `name`, within `in_function` the ordered one."""
+    """Returns the activation `name`; `in_function` prefers its ordered form."""
     return (_is_in_function.get() and _ORDERED.get(name)) or get(name)
 
 

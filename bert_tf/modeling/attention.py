@@ -23,8 +23,8 @@ def build_attention_bias(input_mask, left_to_right=False):
     """Returns the bias that masks attention scores; the original's `adder`.
 
     The mask 1 1 0 gives 0 0 -10000 for every query; left to right, the first
-    query gets 0 -10000 -10000. Minus infinity would make the softmax of a row
-    of only padding NaN. Source: modeling.py:705-713 of the original.
+    query gets 0 -10000 -10000. With minus infinity, the softmax would be NaN if
+    a row has only padding. Source: modeling.py:705-713 of the original.
 
     Args:
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
@@ -106,8 +106,8 @@ class SelfAttention(layers.BertLayer):
     def _infer(self, hidden_states, attention_bias, layout):
         """Returns the results of `call`, computed in the compute dtype.
 
-        Without casts between them, TensorFlow's optimizer fuses the product of
-        queries and keys, the scale and the attention bias into one operation.
+        No casts separate the operations, so TensorFlow's optimizer fuses the
+        product of queries and keys, the scale and the attention bias into one.
         """
         parts = layout.split_heads(
             self.query_key_value.affine(hidden_states), like=hidden_states

@@ -42,8 +42,8 @@ _PRETRAINING_HEADS = ("masked_lm", "next_sentence")
 def lookup(table, ids):
     """Gathers rows of a table, with a dense gradient.
 
-    `tf.gather` has a sparse gradient: it would list a row once for each use,
-    which distorts the global norm, and its sum over replicas is slow.
+    `tf.gather` has a sparse gradient, which lists a row once for each use. So
+    the global norm would be wrong, and sums over replicas would be slow.
 
     The table is <float>[rows, width], the ids are <int32>[...], the result
     <float>[..., width].
@@ -150,7 +150,7 @@ class _ConfiguredModel(layers.Configured, keras.Model):
 
     Attributes:
       head_outputs: The names of the outputs of the head; () without a head.
-      labels_tokens: True if the first output scores tokens, not whole texts.
+      labels_tokens: True if the first output is trained by a label per token.
       text_files: The contents of vocab.txt, tokenizer.json and task.json of a
         model directory, by file name; {} if the model was not read from files.
         A .keras file stores them in assets/.
@@ -215,8 +215,8 @@ class BertModel(_ConfiguredModel):
       inputs: A dictionary of `input_ids` <int32>[B, S] and, if there is
         padding or a second segment, `input_mask` <int32>[B, S] (1 for tokens,
         0 for padding; default ones) and `segment_ids` <int32>[B, S] (default
-        zeros). With the outputs of `layouts.find_tokens`, too, the model skips
-        padding and outputs 0 there.
+        zeros). If the results of `layouts.find_tokens` are added, the model
+        skips padding and outputs 0 there.
       training: Whether to apply dropout.
       dropout_seeds: <int32>[B]; an example's dropout depends on its seed and
         the configuration alone. Keras draws the seeds if they are not given.
@@ -272,7 +272,7 @@ class BertModel(_ConfiguredModel):
         if has_pooler:
             self.pooler = self.add_layer(head_layers.Pooler, "pooler")
         self.seed_generator = keras.random.SeedGenerator()
-        # Without a shape, `summary` would not show `output_shape`.
+        # Pass a shape, otherwise `summary` would not show `output_shape`.
         self.build((None, None))
 
     def build(self, input_shape=None):
@@ -498,7 +498,7 @@ def named_variables(model):
 
     A canonical name is the weight's name in the original's checkpoints, such as
     `bert/encoder/layer_0/attention/self/query/kernel`, whatever the names of
-    the model and of its `BertModel` are. States of random generators have none.
+    the model and its `BertModel` are. States of random generators are left out.
 
     Raises:
       UserError: If two weights share a name, as in a model with two encoders.

@@ -1,4 +1,4 @@
-"""Dropout with masks that depend on its arguments and on nothing else.
+"""Stateless dropout: masks depend only on seeds, dropout ids and positions.
 
 A mask's bit is a hash of the example's seed, the id of the dropout in the model
 and the position of the element within the example. So an example gets the same
@@ -130,5 +130,5 @@ def dropout(x, rate, seeds, dropout_id):
     if seeds is None or rate == 0.0:
         return x
     factor = draw_factor(x, rate, draw_keys(seeds, dropout_id))
-    # In bfloat16, the factor would be rounded by up to 0.4%.
+    # Multiply in float32: bfloat16 would round the factor by up to 0.4%.
     return tf.cast(tf.cast(x, tf.float32) * factor, x.dtype)

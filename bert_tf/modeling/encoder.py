@@ -157,7 +157,7 @@ class Encoder(layers.BertLayer):
                 self.encoder_layers, dropout_ids, strict=True
             ):
                 weights = [tf.convert_to_tensor(x) for x in layer.variables]
-                # With a constant id, each layer would get its own slow copy.
+                # Hide the constant, or TensorFlow copies the function for each.
                 number = tf.raw_ops.PlaceholderWithDefault(
                     input=tf.constant(dropout_id, tf.uint32), shape=[]
                 )

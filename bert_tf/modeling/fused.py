@@ -5,10 +5,10 @@ makes one loop of the chain, which takes a fraction of that time. oneDNN's
 products are faster than XLA's, so only the chains are compiled.
 
 The gradients are written by hand and compiled. They compute the chain and the
-dropout mask again, which costs less than reading stored values. The forward
-pass keeps only two numbers per normalized row, because XLA takes long to sum a
-row again. A separate compiled function sums over rows: if one function computed
-and summed the rows, XLA would compute all rows again for each column.
+dropout mask again, which costs less than reading stored values. Only the sums
+along a row are slow, so the forward pass stores two numbers for each normalized
+row. A separate compiled function adds up the rows: if one function computed
+and added up the rows, XLA would compute all rows again for each column.
 
 All arithmetic is in float32, whatever the arguments' dtype.
 

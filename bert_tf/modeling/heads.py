@@ -39,7 +39,7 @@ def require_choice(name, value, choices):
 
 
 def check_approach(approach, layer_combination, head):
-    """Raises `UserError` if arguments do not belong to a tagger's approach."""
+    """Raises `UserError` if arguments do not fit a tagger's `approach`."""
     require_choice("approach", approach, APPROACHES)
     if approach == "feature_based" and head != "linear":
         raise UserError(
@@ -61,7 +61,7 @@ def take_last_token(sequence, input_mask, for_inference=False):
     Args:
       sequence: <float>[B, S, H].
       input_mask: <int32>[B, S], 1 for tokens and 0 for padding.
-      for_inference: Whether to use `tf.gather`, if no gradient is needed.
+      for_inference: True if no gradient is needed; then `tf.gather` is used.
     """
     position = tf.range(dropout.shape_of(sequence)[1])
     last = tf.reduce_max(position * tf.cast(input_mask, tf.int32), axis=-1)
@@ -379,7 +379,6 @@ class LayerCombination(layers.BertLayer):
 
     @property
     def width(self):
-        """Width of the result."""
         parts = _FOUR if self.combination == "concat_last_four_hidden" else 1
         return parts * self.bert_config.hidden_size
 

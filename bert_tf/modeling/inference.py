@@ -56,7 +56,7 @@ def copy_weights(
         if shares_weights and own is not None and _kind(own) == _kind(variable):
             variable._value = own._value
             continue
-        # The merged kernel has the kernels in the order of its name.
+        # query_key_value concatenates three weights, in the order of its name.
         names = [name]
         if "/query_key_value/" in name:
             kinds = ("query", "key", "value")

@@ -42,7 +42,7 @@ def without_initial_values():
 
 
 def initialize(variable, anew=False):
-    """Sets the initial value if it was skipped, or always with `anew`."""
+    """Sets the initial value if it may be skipped, or always with `anew`."""
     if anew or isinstance(variable.initial, TruncatedNormal):
         initializer = keras.initializers.get(variable.initial)
         variable.assign(initializer(tuple(variable.shape), variable.dtype))

@@ -32,7 +32,7 @@ from bert_tf.modeling.dropout import shape_of
 TOKEN_INDICES = "token_indices"
 TOKEN_PLACES = "token_places"
 INPUTS = (TOKEN_INDICES, TOKEN_PLACES)
-# For a batch length, the number of rows has at most this many different values,
+# For each length of batches, the number of rows has at most this many values,
 # because TensorFlow may compile a program for each value.
 _MAX_ROW_COUNTS = 32
 # In inference, a row count of 256 or more is rounded up to a multiple of 16.
@@ -201,8 +201,8 @@ class Padded:
 class Unpadded:
     """Hidden states of tokens, <float>[T, H], with the methods of `Padded`.
 
-    Gathers have gathers as gradients, no scatters. The `indices` <int32>[...],
-    of T elements, and `places` <int32>[B, S] come from `find_tokens`.
+    In training, the gradient of a gather is a gather, not a scatter. `indices`
+    <int32>[...], of T elements, and `places` <int32>[B, S]: see `find_tokens`.
     """
 
     is_padded: ClassVar[bool] = False
@@ -293,7 +293,7 @@ class Unpadded:
 
 
 def _gather(rows, there, zeros=0, **_):
-    """Gathers rows without a custom gradient, for exports."""
+    """Gathers rows without a custom gradient, for inference."""
     return tf.gather(_append_zeros(rows, zeros), there)
 
 

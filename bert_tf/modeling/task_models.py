@@ -29,8 +29,8 @@ from bert_tf.modeling import layouts
 
 # Default dropout rate before a head, from the original's run_classifier.py:601.
 _DROPOUT_PROB = 0.1
-# Units of a BiLSTM: 768, as in the paper (5.3), in each direction, as in GLUE's
-# baselines.
+# Units per direction of a BiLSTM: the paper (5.3) has 768 dimensions, and the
+# baselines of GLUE count dimensions per direction.
 LSTM_SIZE = 768
 
 
@@ -193,7 +193,7 @@ def _takes_groups(call):
 
 
 def _pool(model, encoded, inputs):
-    """Returns the embeddings of rows, pooled by the model's attributes."""
+    """Returns the embeddings of rows, pooled as the model specifies."""
     return heads.pool_tokens(
         encoded["sequence_output"],
         bert_model.standardize(inputs)[1],
@@ -331,7 +331,7 @@ class BertForTagging(_LabelModel):
       labels: The labels in the order of the logits, or None.
       head_dropout_prob: Probability of dropping an element of the head's input.
       approach: "fine_tuning", or "feature_based" for two BiLSTMs on top of a
-        frozen encoder, with `return_all_layers` and `return_embeddings`.
+        frozen encoder; this sets `return_all_layers` and `return_embeddings`.
       layer_combination: For "feature_based" only: the input of the BiLSTMs,
         one of `bert_tf.config.LAYER_COMBINATIONS`; by default the best of
         Table 7, "concat_last_four_hidden".
@@ -567,7 +567,6 @@ class BertForEmbeddings(bert_model.BertWithHead):
 
     @property
     def embedding_size(self):
-        """The number of values of an embedding."""
         return self.bert_config.hidden_size * len(self.pooling.split("+"))
 
     @_takes_groups

@@ -259,8 +259,8 @@ def build_input(
 ) -> PretrainingInput:
     """Returns the training input, in batches of a whole step.
 
-    With --dynamic_masking, whole-word masking and default mask rates are the
-    ones in the manifest.
+    With --dynamic_masking, the manifest determines whole-word masking, and the
+    mask rates unless flags set them.
     """
     masking = None
     batch_size = config.train_batch_size * config.gradient_accumulation_steps

@@ -143,7 +143,7 @@ class HeldOut:
 
 
 def _loss_error(losses: Sequence[float], weights: Sequence[float]) -> float:
-    """Returns the standard error of sums of losses over sums of weights."""
+    """Returns the standard error of sum(losses) / sum(weights)."""
     mean = np.sum(losses) / np.sum(weights)
     residuals = np.array(losses) - mean * np.array(weights)
     variance = len(residuals) * np.var(residuals, ddof=1)

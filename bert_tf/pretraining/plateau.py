@@ -143,8 +143,8 @@ class Watch:
         step: int = 0,
         tokens: int | None = None,
     ) -> None:
-        # If the input shows all predicted tokens, the frequency line is 0. With
-        # 0 in place of nan, every loss would cause a warning.
+        # If the input shows all predicted tokens, the frequency line is 0. Use
+        # nan instead, because every loss above 0 would cause a warning.
         self.line = text.frequency_loss or math.nan
         self._config = config
         self._text = text

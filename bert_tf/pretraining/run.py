@@ -68,7 +68,7 @@ def run(config: Flags, devices: Devices, preemption: Preemption) -> None:
     """Runs pretraining as the flags of run/pretrain.py specify.
 
     Raises:
-      Preempted: On SIGTERM, after a checkpoint was written.
+      Preempted: On SIGTERM or Ctrl-C, after a checkpoint was written.
       UserError: For errors that the user can fix.
     """
     trainer = _PretrainingTrainer(config, devices, preemption)
@@ -79,7 +79,7 @@ def run(config: Flags, devices: Devices, preemption: Preemption) -> None:
 
 
 class _PretrainingTrainer(Trainer):
-    """Trains and evaluates on the devices of one process."""
+    """Pretrains and evaluates; each worker of a run has one trainer."""
 
     _data: pretraining_input.PretrainingData
     _input: PretrainingInput | None = None
@@ -245,7 +245,6 @@ class _PretrainingTrainer(Trainer):
             )
 
     def train_and_evaluate(self) -> None:
-        """Trains, evaluates and writes the results."""
         config = self._flags
         first_step = self.step
         if config.do_train:
@@ -280,7 +279,7 @@ class _PretrainingTrainer(Trainer):
     def _write_output(
         self, results: Mapping[str, float] | None, first_step: int
     ) -> None:
-        """Writes curves and model, unless the model of this step exists."""
+        """Draws the curves; writes the model unless it exists for this step."""
         config, data, step = self._flags, self._data, self.step
         training_output.draw_learning_curves(
             config.output_dir, [results] if results else []
@@ -310,7 +309,6 @@ class _PretrainingTrainer(Trainer):
         return _NEXT_COMMANDS[self._data.bert_config.left_to_right :]
 
     def _build_card(self, results: Mapping[str, float]) -> str:
-        """Returns the text of the model card."""
         words = dict(enumerate(samples.describe(self.output_dir), 1))
         manifest = self._data.manifest
         records = map(paths.base_names, self._data.record_files)

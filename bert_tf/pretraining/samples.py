@@ -58,7 +58,7 @@ def choose(dataset: tf.data.Dataset, vocabulary: Vocabulary) -> list[Any]:
 
 
 def _find_window(tokens: Sequence[str], i: int) -> tuple[int, int]:
-    """Returns the bounds of the words around token i, or (i, i) for no word."""
+    """Returns the bounds of words around token i; (i, i) if it is no word."""
     # Marks ("M") count as letters, because some scripts write vowels as marks.
     is_word = all(unicodedata.category(x)[0] in "LM" for x in tokens[i])
     if not is_word or tokens[i + 1].startswith(CONTINUATION):

@@ -115,7 +115,11 @@ class CheckpointStore:
         return True
 
     def steps(self) -> list[int]:
-        """Returns the steps of all complete checkpoints, newest first."""
+        """Returns the steps of all complete checkpoints, newest first.
+
+        A complete checkpoint has a JSON file. If none has, returns the steps
+        that the file `checkpoint` names: another program wrote them.
+        """
         matches = (_NAME.fullmatch(name) for name in self._list())
         steps = sorted((int(m[1]) for m in matches if m), reverse=True)
         with_sidecar = [step for step in steps if self._has_sidecar(step)]

@@ -89,7 +89,7 @@ def prediction_sums(
     Returns:
       `<name>_sum` and `<name>_correct`, both <float32>[].
     """
-    # A GPU would compare int32 values on its host.
+    # Compare int64 values: a GPU would compare int32 values on its host.
     predictions = tf.argmax(logits, axis=-1)
     correct = tf.cast(predictions == tf.cast(labels, tf.int64), tf.float32)
     # The loss may overwrite the logits, so compute `correct` before the loss.
@@ -104,7 +104,7 @@ def prediction_sums(
 def model_inputs(
     names: Sequence[str], rows: Mapping[str, tf.Tensor]
 ) -> dict[str, tf.Tensor]:
-    """Returns the rows' features `names`, with `layouts.INPUTS` if any."""
+    """Returns the features `names`, and `layouts.INPUTS` if rows have them."""
     tokens = [name for name in layouts.INPUTS if name in rows]
     return {name: rows[name] for name in (*names, *tokens)}
 
@@ -145,7 +145,7 @@ class Objective(abc.ABC):
     def normalize(
         self, sums: dict[str, tf.Tensor], count: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Divides the sums of a part or the step by the count of the step."""
+        """Divides sums of a step or a part of it by the count of the step."""
 
 
 class PretrainingObjective(Objective):

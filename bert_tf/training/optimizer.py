@@ -30,7 +30,7 @@ from bert_tf.errors import UserError
 # scale their updates (optimization.py:59-66 of the original).
 EXCLUDED_FROM_DECAY = ("LayerNorm", "layer_norm", "bias")
 _DECAY_SHARE = 0.2
-# `xla` finds compiled functions that update weights by this part of a name.
+# `xla` recognizes functions that update weights by this part of their names.
 COMPILED_NAME = "update_of_weight"
 
 
@@ -151,7 +151,7 @@ def update(
 
 @functools.cache
 def guarded_update(rule: UpdateRule, jit: bool = True):
-    """Returns a function that scales a gradient and applies it, if `apply`.
+    """Returns a function that scales and applies a gradient if `apply` is true.
 
     Separate operations to clip, unscale and skip a gradient would each take a
     pass over all gradients. With `jit`, XLA fuses the update into one pass.
@@ -217,7 +217,7 @@ def assign_on_replica(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
 def clip_factor(norm: tf.Tensor, clip_norm: float | None) -> tf.Tensor:
     """Returns the factor, <float32>[], that clips gradients to `clip_norm`.
 
-    `norm` <float32>[] is their global norm. Without a `clip_norm`, it is 1.
+    `norm` <float32>[] is their global norm. If `clip_norm` is None, returns 1.
     """
     if clip_norm is None:
         return tf.ones_like(norm)

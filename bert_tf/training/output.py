@@ -211,7 +211,7 @@ def draw_learning_curves(
     panels: Sequence[reports.Panel] | None = PRETRAINING,
     title: str = "",
 ) -> None:
-    """Draws the metrics of `output_dir`, and evaluations with a `global_step`.
+    """Draws the metrics in `output_dir` and `evaluations`, by `global_step`.
 
     Without `panels`, draws the `measured_panels`. If the plot cannot be
     written, an error is logged.

@@ -93,7 +93,7 @@ def prepare(
 
     For training, the chief locks --output_dir. It also registers the files that
     it writes there; other workers write nothing. Raises `UserError` if the
-    folder is in use or not writable, or if weights are packed.
+    folder is in use or not writable, or TF_ONEDNN_ASSUME_FROZEN_WEIGHTS is set.
     """
     keras_backend.require_tensorflow()
     packed_weights.refuse()

@@ -7,7 +7,7 @@ A run resumes from its last checkpoint:
   --allow_changed_data allows such a change.
 - Other records under another --input_file, or with another sequence length,
   start a new phase of the run (base_phase2.flags), which is logged.
-- Every other option may change, and the change is logged.
+- Every other option may change; a change that affects weights is logged.
 """
 
 import dataclasses
@@ -129,7 +129,7 @@ def check_continuation(
     """Compares a run with its checkpoint; returns True for a new phase.
 
     If another program wrote the checkpoint, `before` is empty. Logs all changes
-    that are allowed; for the others, raises `UserError` with all their names.
+    that are allowed; raises `UserError` that names all other changes, if any.
     """
     if not before:
         return False

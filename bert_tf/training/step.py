@@ -208,7 +208,7 @@ class TrainingStep:
             self._limit_micro_batch(size)
 
     def _limit_micro_batch(self, size: int) -> None:
-        """Limits the micro-batch of steps that are not yet traced."""
+        """Limits the micro-batch size, from the next tracing of steps on."""
         whole = self._halved[0] if self._halved else self.plan.micro_batch_size
         self.plan = dataclasses.replace(self.plan, max_micro_batch_size=size)
         self._halved = (whole, self.plan.micro_batch_size)
@@ -466,7 +466,7 @@ class TrainingStep:
         is_finite = tf.math.is_finite(metrics["loss"])
         can_continue = apply = is_finite & tf.math.is_finite(norm)
         factor = optimizers.clip_factor(norm, optimizer.global_clipnorm) / scale
-        # While this is True, weights may be partly updated; `recover` refuses.
+        # While this is True, updates may be partial: `recover` returns False.
         with tf.control_dependencies([norm]):
             begin = optimizers.assign_on_replica(self._is_updating, True)
         with tf.control_dependencies([begin]):
@@ -485,7 +485,7 @@ class TrainingStep:
         metrics |= {"learning_rate": rate, "grad_norm": norm}
         if self.loss_scale is not None:
             metrics["loss_scale"] = scale
-            # A smaller scale cannot make the loss finite, so stop if it is not.
+            # Stop if the loss is not finite: a smaller scale would not help.
             can_recover = self.loss_scale.adapt(apply, is_healthy)
             can_continue = can_recover & is_finite
         can_continue &= is_healthy

@@ -316,7 +316,7 @@ class Trainer(abc.ABC):
         return {}
 
     def _checkpoint_is_due(self, step: int) -> bool:
-        """Returns whether to save; only the chief can save, so it decides."""
+        """Returns whether to save. Only the chief's answer has an effect."""
         every = self._flags.save_checkpoints_steps
         limit = self._flags.save_checkpoints_secs
         if step % every == 0 or step == self._config.last_step:

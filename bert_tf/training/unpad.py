@@ -1,8 +1,8 @@
 """Chooses whether to leave padding out (`--unpad`), and finds the tokens.
 
-With equal batches and dropout, losses differ only by rounding. A program is
-compiled for each number of tokens, so micro-batches are filled up to one of a
-few numbers; see `layouts.find_tokens_of_parts`.
+In equal batches, losses with and without padding differ only by rounding. A
+program is compiled for each number of tokens, so micro-batches are filled up to
+one of a few numbers; see `layouts.find_tokens_of_parts`.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,8 @@ Rows = dict[str, tf.Tensor]
 def pays(share_of_tokens: float, num_elements: int) -> bool:
     """Estimates whether leaving padding out makes a model faster on a CPU.
 
-    `share_of_tokens` is their share of the positions of padded batches, and
-    `num_elements` the size of a padded micro-batch's hidden states.
+    `share_of_tokens` is the share of positions in padded batches that are not
+    padding; `num_elements` is the size of a padded micro-batch's hidden states.
     """
     return share_of_tokens < _FULL and num_elements >= _LEAST_ELEMENTS
 
@@ -44,9 +44,10 @@ def choose(
 ) -> bool:
     """Returns whether the model computes only tokens, and no padding.
 
-    `flag` is --unpad: "on", "off" or "auto". "auto" keeps the `stored` choice
-    of a checkpoint; without one, `is_faster` decides on a CPU. "on" raises
-    `UserError` on a TPU, and for a task that `reads_padding` in the outputs.
+    `flag` is --unpad: "on", "off" or "auto". On a TPU, and for a task that
+    `reads_padding` in the outputs, "auto" means "off" and "on" raises
+    `UserError`. Elsewhere, "auto" keeps the `stored` choice of a checkpoint;
+    without one, it means "on" only on a CPU where `is_faster` returns True.
     """
     if reads_padding and flag == "on":
         raise UserError(

@@ -8,7 +8,7 @@
 - `chains` compiles only the operations between the matrix products
   (bert_tf/modeling/fused.py), and the update of each weight. On CPUs, `chains`
   is faster than `step`, as oneDNN's products are faster than XLA's. A compiled
-  update only returns the new weight: XLA on a CPU would copy it to assign it.
+  update returns the weight for TensorFlow to assign: XLA would copy it on CPUs.
 - `off` compiles nothing.
 
 Shapes:
@@ -59,9 +59,9 @@ def choose(flag: str, kind: str, deterministic: bool = False) -> str:
     Args:
       flag: `--xla`: "auto", "on" or "off".
       kind: "CPU", "GPU" or "TPU".
-      deterministic: Whether operations must be deterministic. If so, XLA on a
-        GPU splits the gradient of the word embeddings into sorted scalar
-        updates, which take as long as the rest of the step.
+      deterministic: Whether operations must be deterministic. Then "auto" on a
+        GPU means "chains": as sorted scalar updates of XLA, the gradient of the
+        word embeddings would take as long as the rest of the step.
 
     Raises:
       UserError: For "off" on a TPU.
@@ -124,7 +124,7 @@ class Compilation:
         return self.mode == STEP and self._kind != "TPU"
 
     def check(self, num_local_devices: int) -> None:
-        """Raises `UserError` for steps on logical devices of a CPU."""
+        """Raises `UserError` if mode is "step" on logical devices of a CPU."""
         if self.mode == STEP and self._kind == "CPU" and num_local_devices > 1:
             raise UserError(
                 "XLA treats a CPU as one device, so --xla=on cannot compile "
@@ -180,8 +180,8 @@ class Compilation:
     def wrap_part(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a function of a replica, compiled if `updates_together`.
 
-        Otherwise, a GPU would take more time for the many small weights than
-        for the few large weights.
+        With a program for each weight, a GPU would take more time for the many
+        small weights than for the few large weights.
         """
         if not self.updates_together:
             return function

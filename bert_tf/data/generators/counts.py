@@ -83,7 +83,6 @@ class RecordCounts:
 
     @property
     def random_next_share(self) -> float:
-        """Share of records with a random second segment."""
         return self.num_random_next / max(1, self.num_instances)
 
     def describe_cut(self, predictions: np.ndarray, most: int) -> str | None:

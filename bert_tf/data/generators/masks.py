@@ -6,7 +6,7 @@ are tried in random order, and a word that has too many tokens is skipped. Each
 chosen token is masked, kept or replaced independently. Runs of up to
 `max_ngram` words and the left-to-right task are additions to the original.
 
-A batch is an array with one row per sequence, so Python does few steps.
+A batch is an array with one row per sequence, so numpy does most of the work.
 TensorFlow is not imported, so workers start at once.
 """
 

@@ -71,8 +71,8 @@ def generate(
 
     A line of text is a paragraph, or a sentence if `config.split_sentences` is
     False. The local folder `work_dir` has the state of a killed run. The caller
-    checks that this run had the same flags and input, and removes `work_dir` at
-    the end.
+    checks that the killed run had the same flags and input, and removes the
+    folder at the end.
 
     Raises:
       UserError: If the text is unreadable or too short for so many files.

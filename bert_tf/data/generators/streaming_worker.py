@@ -135,7 +135,7 @@ def write_part(plan: PartsPlan, part: int) -> None:
 
 
 def make_part(plan: PartsPlan, part: int) -> Iterator[tuple[dict, int]]:
-    """Yields batches of `make_records`, each with its number of cut rows."""
+    """Yields batches of `make_records`, and the number of truncated rows."""
     seed = plan.config.random_seed
     store = TokenStore.open(plan.store_folder, len(plan.starts_word))
     instances = InstancePlanner(store, plan.config).plan(

@@ -74,7 +74,7 @@ def _with_effect(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a recipe by the names that `run_folder.changes` prints."""
+    """Returns a recipe's values by the names that `run_folder.changes` uses."""
     text = json.dumps(values["inputs"], sort_keys=True).encode()
     flags = _with_effect(values["flags"])
     return {f"--{name}": value for name, value in flags.items()} | {
@@ -98,7 +98,7 @@ class Manifest:
       fingerprint: A hash of the above, equal for equal records.
       vocab_size: Lines of the vocabulary.
       files: Counts of "records" and "bytes" by record file. `write` takes and
-        `find` returns paths; names in a stored manifest are relative to it.
+        `find` returns paths; a stored manifest has paths relative to itself.
       counts: `RecordCounts.to_dict` over all records.
       random_next_share: Share of records with a random second segment.
       source: Path of the manifest; not stored.

@@ -27,7 +27,7 @@ from bert_tf.features import Feature
 # Rows serialized at once. Larger arrays would not fit into the processor's
 # caches, and each use would take new memory from the system.
 _ROWS_AT_ONCE = 512
-# A table has the varints of all values of up to this many bits: it is faster.
+# Varints of values of up to this many bits come from a table, which is faster.
 _TABLE_BITS = 17
 _CRC_MASK_DELTA = 0xA282EAD8
 _RECORD_LENGTH = struct.Struct("<Q")

@@ -151,7 +151,7 @@ def parsing_spec(sizes: Sizes) -> dict[str, tf.io.FixedLenFeature]:
 def check_first_records(record_files: Sequence[str], sizes: Sizes) -> None:
     """Raises `UserError` if a feature of a file's first record is wrong.
 
-    Each feature must be present, and have its length and its type.
+    Each feature must be present, and have the expected length and type.
     """
     firsts = tf.data.Dataset.from_tensor_slices(list(record_files)).interleave(
         lambda path: (
