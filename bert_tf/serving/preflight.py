@@ -14,7 +14,6 @@ from bert_tf.io import paths
 from bert_tf.io import stored_files
 from bert_tf.io import tables
 from bert_tf.io import terminal
-from bert_tf.serving import access
 from bert_tf.serving import model_config
 from bert_tf.serving.model_config import ModelConfig
 from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
@@ -32,6 +31,9 @@ def check(config: ServeConfig) -> None:
     Raises:
       UserError: If a file cannot be used.
     """
+    # Exports import this module, too, and may lack Starlette, an extra.
+    from bert_tf.serving import access
+
     access.read_tls(config)
     if config.api_key_file:
         access.ApiKeys(config.api_key_file)
