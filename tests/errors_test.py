@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import os
+import subprocess
 import sys
 from unittest import mock
 
@@ -40,6 +41,13 @@ class ExtrasTest(tf.test.TestCase):
             ),
         ):
             errors.require("serve")
+
+    def test_exports_import_no_package_of_the_server(self):
+        program = (
+            "import sys; sys.modules['starlette'] = None; "
+            "import bert_tf.export.savedmodel, bert_tf.export.tflite.run"
+        )
+        subprocess.run([sys.executable, "-c", program], check=True)
 
     def test_other_missing_modules_are_not_explained(self):
         with self.assertRaises(ModuleNotFoundError), errors.extras():
