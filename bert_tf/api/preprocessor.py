@@ -89,8 +89,8 @@ class Preprocessor:
       advice: A hint that the next `fit` logs, or "".
       has_one_hot_loss: Whether the loss reads one-hot labels <float>[N, L],
         with a single 1 in each row.
-      keeps_vectors: Whether the loss reads labels <float>[N, L] unchanged. The
-        task's loss and sparse cross-entropy read ids instead of one-hot labels.
+      keeps_vectors: Whether the loss reads labels <float>[N, L] unchanged. For
+        the task's loss and sparse cross-entropy, one-hot labels become ids.
       row_error: The last error about a row of a data set, or None.
 
     Raises:

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from bert_tf.errors import UserError
 
 _CHUNK_BYTES = 1 << 20
-# Archives may unpack to 200 times their size, but always to 64 MiB and never to
-# more than 64 GiB.
+# The unpacked size is limited to 200 times the archive's size, but to no less
+# than 64 MiB and no more than 64 GiB.
 _MAX_RATIO = 200
 _LEAST_LIMIT, _MOST_LIMIT = 1 << 26, 1 << 36
 _MAX_MEMBERS = 1_000

@@ -85,7 +85,7 @@ def fetch(
       advice: The end of the error message "check the connection and ...".
 
     Returns:
-      The `etag` ("" if the server sends none), the size in `bytes`, `sha256`.
+      A dictionary: "etag" ("" if the server sends none), "bytes" and "sha256".
 
     Raises:
       UserError: If the server has no such file or cannot be reached, or if the

@@ -33,7 +33,7 @@ from bert_tf.text.masking import DynamicMasking
 from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import unpad as unpadding
 
-# Warn if a run reads its text more often, because small models overfit
+# Warn above this number of passes over the text, because small models overfit
 # (Muennighoff et al. 2023, "Scaling data-constrained language models").
 _MOST_READINGS = 50
 # The share of padding is estimated from this number of batches.

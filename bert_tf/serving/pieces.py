@@ -288,7 +288,7 @@ class _LargeRequest:
 def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
     """Yields the indices of each piece's rows, <int64>[N], from row sizes.
 
-    Row sizes [9, 9, 5000, 9] with `piece_rows` 2 give [0, 1], [2] and [3].
+    [9, 9, 5000, 9], `piece_rows` 2: [0, 1], [2], [3], as 5009 > `PIECE_SIZE`.
     """
     first = size = 0
     for row, row_size in enumerate(sizes):

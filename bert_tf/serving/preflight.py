@@ -31,7 +31,7 @@ def check(config: ServeConfig) -> None:
     Raises:
       UserError: If a file cannot be used.
     """
-    # Exports import this module, too, and may lack Starlette, an extra.
+    # Import late: export scripts import this module, and may lack Starlette.
     from bert_tf.serving import access
 
     access.read_tls(config)

@@ -136,7 +136,7 @@ class Trainer(abc.ABC):
         self._seconds = 0.0
         self._steps = 0
         self._means = training_metrics.Means()
-        # Means for the next line of the log.
+        # Means for the next logged line; `_means` is for the metrics file.
         self._shown = training_metrics.Means()
         self._rate = progress.Rate()
 

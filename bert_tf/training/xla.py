@@ -159,7 +159,7 @@ class Compilation:
         if not is_of_gpu or not isinstance(error, tf.errors.OpError):
             return False
         # Compilers can fail in any step, as later steps may have new shapes.
-        # Before the first success, errors of unknown origin count, too.
+        # Before the first success, unknown errors are taken for the compiler's.
         text = str(error)
         if _COMPILER.search(text) or not (has_run or _OTHERS.search(text)):
             self.mode = CHAINS

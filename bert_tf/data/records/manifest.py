@@ -235,7 +235,7 @@ def find(record_files: Sequence[str]) -> Manifest | None:
     # Several files may share a manifest. Add its counts only once.
     distinct, entries, without = {}, {}, []
     for path in record_files:
-        # Shards share the manifest of the name without their numbers.
+        # Shards have one manifest; its name is theirs without the numbers.
         manifest = read_once(_SHARD.sub(r"\1\2", path)) or read_once(path)
         if manifest:
             entries[path] = _entry(manifest, path)

@@ -21,7 +21,7 @@ from bert_tf.tasks.classification.glue_tasks import GlueTask
 from bert_tf.tasks.classification.labels import Label
 from bert_tf.tasks.classification.labels import ProblemType
 
-# Rows with these labels have no gold label. Only leaderboards' tests keep them.
+# Labels for "no gold label". Only test sets of leaderboards keep such rows.
 _NO_GOLD_LABEL = ("-", "-1", "-1.0")
 # Placeholders in test files whose real labels only the leaderboard has.
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")

@@ -34,7 +34,7 @@ class ClassificationFiles(TaskFiles):
       labels: The labels' names in the order of their ids; None for regression,
         and until the training data are read.
       problem_type: "single_label", "multi_label" or "regression".
-      columns: The columns of a custom file; None if the model names none.
+      columns: The columns of a custom file; None if task.json has none.
       label_separator: The separator of the labels in a multi-label row.
       class_weights: The weight of each label; None if all are equal.
       official: The task with official files, or None.
