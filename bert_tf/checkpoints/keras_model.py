@@ -128,8 +128,11 @@ def read_model(
     del allow_missing  # Not supported: Keras loads all weights or none.
     try:
         model = keras.saving.load_model(path, compile=False)
-        return from_model(model, path)
     except UserError:
         raise
-    except Exception as error:  # noqa: BLE001  # Damage raises many types.
+    except Exception as error:  # noqa: BLE001  # Keras raises many types.
+        raise damaged(path, error) from error
+    try:
+        return from_model(model, path)
+    except KeyError as error:  # Files in assets/ lack a key or another file.
         raise damaged(path, error) from error

@@ -424,8 +424,8 @@ def _choose(
     exceeds the best span's score by more than `threshold`.
 
     Returns:
-      Whether the best span was chosen, <bool>[B]; the probabilities of the
-      chosen answer and of "no answer", <float64>[B] each.
+      <bool>[B], true where the best span was chosen; then the probabilities of
+      the chosen answer and of "no answer", <float64>[B] each.
     """
     if nulls is None:
         has_span = spans.splits[1:] > spans.splits[:-1]
