@@ -132,7 +132,4 @@ def read_model(
         raise
     except Exception as error:  # noqa: BLE001  # Keras raises many types.
         raise damaged(path, error) from error
-    try:
-        return from_model(model, path)
-    except KeyError as error:  # Files in assets/ lack a key or another file.
-        raise damaged(path, error) from error
+    return from_model(model, path)
