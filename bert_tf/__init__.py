@@ -51,11 +51,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         otherwise = "; load_model opens models of every kind."
         hint = errors.did_you_mean(name, _HOMES, "{!r}", otherwise)
-        # obj=None, because Python would append a hint of its own.
+        # Without `name`, Python would append a hint of its own.
         raise AttributeError(
-            f"module 'bert_tf' has no attribute {name!r}{hint}",
-            name=name,
-            obj=None,
+            f"module 'bert_tf' has no attribute {name!r}{hint}", name=name
         )
     # Keras' own error for a wrong backend is unclear, so check the backend.
     keras_backend.require_tensorflow()
