@@ -23,8 +23,10 @@ from bert_tf.api.raw_rows import is_text
 from bert_tf.config import check_bools
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
+from bert_tf.features import INPUT_MASK
 from bert_tf.inference import fill_mask
 from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling import layouts
 from bert_tf.modeling import task_models
 from bert_tf.tasks.classification.labels import name_some
 from bert_tf.tasks.embeddings.examples import require_negatives
@@ -37,6 +39,8 @@ _OUTPUT_OF_LABEL = {
 }
 # Keys of `_has_defaults` and `optimizer.built` in .keras files' compile config.
 _HAS_DEFAULTS, _HAS_SLOTS = "bert_tf_defaults", "bert_tf_optimizer_built"
+# Rows of at most this many tokens have too little padding to leave out.
+_SHORT = 16
 # Token heads do not train the pooler, and the masked-LM loss does not train
 # the next-sentence head: hide Keras' warning about this.
 warnings.filterwarnings(
@@ -363,7 +367,8 @@ class TextMethods(save.FileMethods):
             state.assign(tf.stack([tf.convert_to_tensor(state)[0], now]))
         bert.encoder.shares_graph = not bert.encoder.fuse
         try:
-            return super().train_step(self._with_masks(data, step))
+            data = self._without_padding(self._with_masks(data, step))
+            return super().train_step(data)
         finally:  # Custom loops and exports need a graph for each layer.
             bert.encoder.shares_graph = False
 
@@ -379,7 +384,8 @@ class TextMethods(save.FileMethods):
 
     def test_step(self, data):
         """Scores a batch; texts without labels get equal masks in each call."""
-        return super().test_step(self._with_masks(data, None))
+        data = self._without_padding(self._with_masks(data, None))
+        return super().test_step(data)
 
     @raw_rows.restores_task
     def evaluate(
@@ -584,6 +590,27 @@ class TextMethods(save.FileMethods):
             )
         x, labels = self.preprocessor.draw_masks(x, step)
         return keras.utils.pack_x_y_sample_weight(x, labels, sample_weight)
+
+    def _without_padding(self, data):
+        """Returns a batch with the indices of its tokens, if this is faster.
+
+        The encoder then leaves padding out; losses differ only by rounding.
+        """
+        preprocessor = self.preprocessor
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        if INPUT_MASK.name not in x or not getattr(preprocessor, "unpads", 0):
+            return data
+        mask = tf.cast(x[INPUT_MASK.name], tf.int32)
+        if (mask.shape[-1] or _SHORT + 1) <= _SHORT:
+            return data
+        # Other losses and metrics may read outputs for padding.
+        masks_padding = self._has_task_loss and len(self._trained_outputs) == 1
+        if not (masks_padding or preprocessor.classifies):
+            return data
+        found = layouts.find_tokens_of_parts(mask, tf.shape(mask)[0], step=1)
+        return keras.utils.pack_x_y_sample_weight(
+            {**x, **found}, y, sample_weight
+        )
 
     def _compile_with_defaults(self, num_steps):
         strategy = self._distribute_strategy  # None if loaded outside of one.

@@ -55,18 +55,6 @@ from bert_tf.training import unpad as unpadding
 _MAX_SEQ_LENGTH = 128
 
 
-def _unpads(task: Task) -> bool:
-    """Returns whether run/predict.py --unpad=auto drops a task's padding."""
-    kind = next(
-        kind
-        for kind in ("TPU", "GPU", "CPU")
-        if tf.config.list_logical_devices(kind)
-    )
-    return unpadding.choose(
-        "auto", kind, lambda: True, reads_padding=task.reads_padding
-    )
-
-
 class Preprocessor:
     """A model's tokenizer and task, which convert rows and predictions.
 
@@ -197,6 +185,16 @@ class Preprocessor:
             return PairsTask(**self.task.arguments())
         return self.task
 
+    @property
+    def unpads(self) -> bool:
+        """True if --unpad=auto would leave padding out on this machine."""
+        kinds = ("TPU", "GPU", "CPU")
+        kind = next(filter(tf.config.list_logical_devices, kinds))
+        reads_padding = self.has_task and self.task.reads_padding
+        return unpadding.choose(
+            "auto", kind, lambda: True, reads_padding=reads_padding
+        )
+
     def _for_training(self) -> "Preprocessor":
         """Returns a copy with the task that `fit` trains."""
         copied = copy.copy(self)
@@ -219,7 +217,12 @@ class Preprocessor:
     @property
     def reads_texts(self) -> bool:
         """True if a row is a text or a pair and becomes one row of inputs."""
-        return not self.has_task or isinstance(self.task, ClassificationTask)
+        return not self.has_task or self.classifies
+
+    @property
+    def classifies(self) -> bool:
+        """True if the model's task is to classify or score texts."""
+        return self.has_task and isinstance(self.task, ClassificationTask)
 
     @property
     def is_multi_label(self) -> bool:
@@ -426,7 +429,7 @@ class Preprocessor:
                 self.task,
                 self.tokenizer,
                 key[1],
-                unpad=_unpads(self.task),
+                unpad=self.unpads,
             )
         predictor = self._predictors[key]
         is_vector = isinstance(self.task, EmbeddingsTask)

@@ -1,6 +1,7 @@
 """Tests of `compile` and `fit`, with and without labels."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -17,10 +18,12 @@ from tensorflow.python.framework import config as tf_config
 
 import bert_tf
 from bert_tf.api import default_training
+from bert_tf.api import models
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.finetuning import contrastive
 from bert_tf.modeling import encoder
+from bert_tf.modeling import layouts
 from bert_tf.tasks import dev_split
 from bert_tf.tasks.task_files import SplitKey
 from bert_tf.text.vocabulary import Vocabulary
@@ -456,6 +459,43 @@ class FitArgumentsTest(
         ):
             with self.assertRaisesRegex(UserError, "(epochs|batch_size)=0"):
                 call()
+
+
+class PaddingTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
+    @parameterized.parameters(
+        ("classification", fit_case.TEXTS, fit_case.LABELS, True),
+        ("tagging", fit_case.SENTENCES, [["A", "B", "A", "B"], ["A"]], True),
+        ("multiple_choice", fit_case.CHOICES, [1, 0], True),
+        ("embeddings", [("the cat", "dog"), ("on mat", "東")], None, True),
+        ("masked_lm", fit_case.TEXTS, None, True),
+        # The accuracy of an answer compares the logits of padding, too.
+        ("question_answering", fit_case.QUESTIONS, fit_case.ANSWERS, False),
+    )
+    def test_losses_do_not_depend_on_padding(self, kind, x, y, unpads):
+        losses = []
+        for short in (0, 99):
+            options = {"labels": ["A", "B"]} if kind == "tagging" else {}
+            model = self.new(kind, **options)
+            with (
+                mock.patch.object(models, "_SHORT", short),
+                mock.patch.object(
+                    layouts,
+                    "find_tokens_of_parts",
+                    wraps=layouts.find_tokens_of_parts,
+                ) as found,
+            ):
+                history = model.fit(x, y, epochs=2, verbose=0).history
+            losses.append(history["loss"])
+            self.assertEqual(found.called, unpads and not short)
+        self.assertAllClose(*losses, rtol=1e-5)
+
+    def test_padding_is_computed_for_tasks_that_read_it(self):
+        preprocessor = self.new("question_answering").preprocessor
+        self.assertTrue(preprocessor.unpads)
+        preprocessor.task = dataclasses.replace(
+            preprocessor.task, mask_padding=False
+        )
+        self.assertFalse(preprocessor.unpads)
 
 
 logical_devices.make()

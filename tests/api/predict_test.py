@@ -2,7 +2,6 @@
 
 import collections.abc
 import contextlib
-import dataclasses
 import io
 import json
 import tempfile
@@ -259,11 +258,6 @@ class PredictTest(tf.test.TestCase, parameterized.TestCase):
             model.predict(["the cat"])
         with self.assertRaisesRegex(UserError, "Received: a pair"):
             model.predict([(text, text)])
-
-    def test_padding_is_computed_for_tasks_that_read_it(self):
-        self.assertTrue(preprocessor._unpads(_CLASSIFICATION))
-        reader = dataclasses.replace(_SQUAD, mask_padding=False)
-        self.assertFalse(preprocessor._unpads(reader))
 
 
 class LabelsTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
