@@ -51,6 +51,9 @@ from bert_tf.tasks.task_files import SplitKey
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.training import unpad as unpadding
 
+# To compile a model takes as long as to predict about this many texts, one by
+# one, without compiling.
+_EAGER_ROWS = 8
 # The maximum number of tokens in a row if task.json has none.
 _MAX_SEQ_LENGTH = 128
 
@@ -116,6 +119,7 @@ class Preprocessor:
         self.advice = ""
         self.keeps_vectors = False
         self.row_error: UserError | None = None
+        self._num_predicted = 0
         # Cache: the model of the last `predict`, and its copy for inference.
         self._prepared: tuple[keras.Model, keras.Model] | None = None
         # Cache: (`id` of the task, batch size) -> the copied model's predictor.
@@ -413,25 +417,9 @@ class Preprocessor:
         """
         # Check the rows before the slow copying and compiling of the model.
         examples = self.examples(raw_rows.to_rows(rows))
-        if self._prepared is None or self._prepared[0] is not model:
-            copy = inference.prepare(
-                model, model.compute_dtype, shares_weights=True
-            )
-            copy.bert.encoder.shares_graph = True
-            self._prepared, self._predictors = (model, copy), {}
-        else:
-            packed_weights.refuse()
-            inference.copy_weights(*self._prepared, shares_weights=True)
-        key = (id(self.task), batch_size or BATCH_SIZE)
-        if key not in self._predictors:
-            self._predictors[key] = Predictor(
-                self._prepared[1],
-                self.task,
-                self.tokenizer,
-                key[1],
-                unpad=self.unpads,
-            )
-        predictor = self._predictors[key]
+        predictor = self._predictor(
+            model, len(examples), batch_size or BATCH_SIZE
+        )
         is_vector = isinstance(self.task, EmbeddingsTask)
         compute = predictor.predict if is_vector else predictor.describe
         chunks = task_prediction.chunks(self.task, examples)
@@ -449,6 +437,31 @@ class Preprocessor:
             shape = [len(results), model.embedding_size]
             return np.reshape(results, shape).astype(np.float32)
         return results
+
+    def _predictor(
+        self, model: keras.Model, num_rows: int, batch_size: int
+    ) -> Predictor:
+        """Returns a predictor; it is compiled after the first few rows."""
+        self._num_predicted += num_rows
+        arguments = self.task, self.tokenizer, batch_size
+        is_few = self._num_predicted <= _EAGER_ROWS
+        if is_few and not packed_weights.are_assumed():
+            return Predictor(model, *arguments, compiles=False)
+        if self._prepared is None or self._prepared[0] is not model:
+            copy = inference.prepare(
+                model, model.compute_dtype, shares_weights=True
+            )
+            copy.bert.encoder.shares_graph = True
+            self._prepared, self._predictors = (model, copy), {}
+        else:
+            packed_weights.refuse()
+            inference.copy_weights(*self._prepared, shares_weights=True)
+        key = (id(self.task), batch_size)
+        if key not in self._predictors:
+            self._predictors[key] = Predictor(
+                self._prepared[1], *arguments, unpad=self.unpads
+            )
+        return self._predictors[key]
 
     def training_data(
         self,

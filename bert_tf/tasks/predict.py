@@ -80,7 +80,7 @@ class OutputComputer:
 
     `batch_size` rows are computed at once on all replicas together; it is
     rounded up to a multiple of the number of replicas. If the attribute `unpad`
-    is true, padding is skipped.
+    is true, padding is skipped. Without `compiles`, batches run eagerly.
     """
 
     def __init__(
@@ -90,8 +90,10 @@ class OutputComputer:
         batch_size: int,
         strategy: tf.distribute.Strategy | None = None,
         unpad: bool = False,
+        compiles: bool = True,
     ) -> None:
         self.unpad = unpad
+        self._compiles = compiles
         self._model = model
         self._task = task
         self._strategy = strategy or tf.distribute.get_strategy()
@@ -155,6 +157,8 @@ class OutputComputer:
 
     def _function(self, tensors: TensorMap) -> Callable:
         """Returns the compiled function for the specs of these tensors."""
+        if not self._compiles:
+            return self._compute
         specs = {
             name: tf.TensorSpec(
                 x.shape if self._is_static else [None] * x.shape.rank, x.dtype
@@ -247,13 +251,14 @@ class Predictor:
         num_length_buckets: int = 0,
         strategy: tf.distribute.Strategy | None = None,
         unpad: bool = False,
+        compiles: bool = True,
     ) -> None:
         self.task = task
         self._tokenizer = tokenizer
         self._num_length_buckets = num_length_buckets
         self._lengths: tuple[int, ...] | None = None
         self._computer = OutputComputer(
-            model, task, batch_size, strategy, unpad
+            model, task, batch_size, strategy, unpad, compiles
         )
 
     def predict(

@@ -66,6 +66,26 @@ def _standard_error():
 
 
 class PredictTest(tf.test.TestCase, parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        # Eager predictions differ from compiled ones in the last digits.
+        self.enter_context(mock.patch.object(preprocessor, "_EAGER_ROWS", 0))
+
+    def test_a_model_is_compiled_after_the_first_few_rows(self):
+        model = self._load(_CLASSIFICATION)
+        prepare = self.enter_context(
+            mock.patch.object(
+                preprocessor.inference,
+                "prepare",
+                wraps=preprocessor.inference.prepare,
+            )
+        )
+        with mock.patch.object(preprocessor, "_EAGER_ROWS", len(_PAIRS)):
+            eager = model.predict(_PAIRS, verbose=0)
+            prepare.assert_not_called()
+            self._assert_same(model.predict(_PAIRS, verbose=0), eager)
+        prepare.assert_called_once()
+
     def _load(self, task, *arguments, weights=None, **options):
         path = tiny_model.write_task(
             self.create_tempdir().full_path, task, weights
