@@ -28,6 +28,7 @@ from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.modeling import bert as bert_model
+from bert_tf.modeling import layouts
 from bert_tf.tasks import confidence
 from bert_tf.tasks import registry
 from bert_tf.tasks.classification import labels as label_values
@@ -45,6 +46,8 @@ from bert_tf.training.losses import TaskObjective
 from bert_tf.training.losses import weigh
 from bert_tf.training.optimizer import build_optimizer
 
+# Rows of at most this many tokens have too little padding to skip.
+_SHORT = 16
 # Losses and metrics ignore tokens with this label.
 NO_LABEL = -1
 
@@ -337,6 +340,16 @@ def draw_masks(
     weights = masked.pop("masked_lm_weights")
     labels = tf.where(weights > 0, masked.pop("masked_lm_ids"), NO_LABEL)
     return masked, labels
+
+
+def skip_padding(inputs: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+    """Adds the indices of the tokens, so that the model skips padding."""
+    mask = inputs.get(INPUT_MASK.name)
+    if mask is None or (mask.shape[-1] or math.inf) <= _SHORT:
+        return inputs
+    mask = tf.cast(mask, tf.int32)
+    found = layouts.find_tokens_of_parts(mask, tf.shape(mask)[0], step=1)
+    return {**inputs, **found}
 
 
 def check_counts(**counts: Any) -> None:

@@ -23,10 +23,8 @@ from bert_tf.api.raw_rows import is_text
 from bert_tf.config import check_bools
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
-from bert_tf.features import INPUT_MASK
 from bert_tf.inference import fill_mask
 from bert_tf.modeling import bert as bert_model
-from bert_tf.modeling import layouts
 from bert_tf.modeling import task_models
 from bert_tf.tasks.classification.labels import name_some
 from bert_tf.tasks.embeddings.examples import require_negatives
@@ -39,8 +37,6 @@ _OUTPUT_OF_LABEL = {
 }
 # Keys of `_has_defaults` and `optimizer.built` in .keras files' compile config.
 _HAS_DEFAULTS, _HAS_SLOTS = "bert_tf_defaults", "bert_tf_optimizer_built"
-# Rows of at most this many tokens have too little padding to leave out.
-_SHORT = 16
 # Token heads do not train the pooler, and the masked-LM loss does not train
 # the next-sentence head: hide Keras' warning about this.
 warnings.filterwarnings(
@@ -367,8 +363,7 @@ class TextMethods(save.FileMethods):
             state.assign(tf.stack([tf.convert_to_tensor(state)[0], now]))
         bert.encoder.shares_graph = not bert.encoder.fuse
         try:
-            data = self._without_padding(self._with_masks(data, step))
-            return super().train_step(data)
+            return super().train_step(self._to_compute(data, step))
         finally:  # Custom loops and exports need a graph for each layer.
             bert.encoder.shares_graph = False
 
@@ -384,8 +379,7 @@ class TextMethods(save.FileMethods):
 
     def test_step(self, data):
         """Scores a batch; texts without labels get equal masks in each call."""
-        data = self._without_padding(self._with_masks(data, None))
-        return super().test_step(data)
+        return super().test_step(self._to_compute(data, None))
 
     @raw_rows.restores_task
     def evaluate(
@@ -576,41 +570,24 @@ class TextMethods(save.FileMethods):
             return y
         return tf.argmax(y_pred["masked_lm_logits"], -1)
 
-    def _with_masks(self, data, step):
-        """Returns a batch with masks drawn, unless it has labels or masks."""
+    def _to_compute(self, data, step):
+        """Draws masks in a batch without labels, and skips padding."""
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        if not self._draws_masks(x, y):
-            return data
-        if self._trained_outputs != ("masked_lm_logits",):
-            raise UserError(
-                "Texts without labels train the masked-LM head alone: call "
-                "compile(optimizer) without a loss, or with loss="
-                '{"masked_lm_logits": ...}. Received: a loss for '
-                f"{', '.join(self._trained_outputs)}."
-            )
-        x, labels = self.preprocessor.draw_masks(x, step)
-        return keras.utils.pack_x_y_sample_weight(x, labels, sample_weight)
-
-    def _without_padding(self, data):
-        """Returns a batch with the indices of its tokens, if this is faster.
-
-        The encoder then leaves padding out; losses differ only by rounding.
-        """
-        preprocessor = self.preprocessor
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        if INPUT_MASK.name not in x or not getattr(preprocessor, "unpads", 0):
-            return data
-        mask = tf.cast(x[INPUT_MASK.name], tf.int32)
-        if (mask.shape[-1] or _SHORT + 1) <= _SHORT:
-            return data
+        if self._draws_masks(x, y):
+            if self._trained_outputs != ("masked_lm_logits",):
+                raise UserError(
+                    "Texts without labels train the masked-LM head alone: call "
+                    "compile(optimizer) without a loss, or with loss="
+                    '{"masked_lm_logits": ...}. Received: a loss for '
+                    f"{', '.join(self._trained_outputs)}."
+                )
+            x, y = self.preprocessor.draw_masks(x, step)
         # Other losses and metrics may read outputs for padding.
         masks_padding = self._has_task_loss and len(self._trained_outputs) == 1
-        if not (masks_padding or preprocessor.classifies):
-            return data
-        found = layouts.find_tokens_of_parts(mask, tf.shape(mask)[0], step=1)
-        return keras.utils.pack_x_y_sample_weight(
-            {**x, **found}, y, sample_weight
-        )
+        if self.preprocessor is not None and self.preprocessor.unpads:
+            if masks_padding or self.preprocessor.classifies:
+                x = default_training.skip_padding(x)
+        return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
 
     def _compile_with_defaults(self, num_steps):
         strategy = self._distribute_strategy  # None if loaded outside of one.

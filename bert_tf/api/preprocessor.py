@@ -51,8 +51,7 @@ from bert_tf.tasks.task_files import SplitKey
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.training import unpad as unpadding
 
-# To compile a model takes as long as to predict about this many texts, one by
-# one, without compiling.
+# The first rows are predicted eagerly, as compiling takes as long.
 _EAGER_ROWS = 8
 # The maximum number of tokens in a row if task.json has none.
 _MAX_SEQ_LENGTH = 128
@@ -119,11 +118,11 @@ class Preprocessor:
         self.advice = ""
         self.keeps_vectors = False
         self.row_error: UserError | None = None
-        self._num_predicted = 0
         # Cache: the model of the last `predict`, and its copy for inference.
         self._prepared: tuple[keras.Model, keras.Model] | None = None
         # Cache: (`id` of the task, batch size) -> the copied model's predictor.
         self._predictors: dict[tuple[int, int], Predictor] = {}
+        self._num_predicted = 0
         # A compiled step would ignore changes of a number, so use a variable.
         self._mask_seed = tf.Variable(0, False, dtype=tf.int64)
 
@@ -225,7 +224,6 @@ class Preprocessor:
 
     @property
     def classifies(self) -> bool:
-        """True if the model's task is to classify or score texts."""
         return self.has_task and isinstance(self.task, ClassificationTask)
 
     @property
@@ -417,9 +415,13 @@ class Preprocessor:
         """
         # Check the rows before the slow copying and compiling of the model.
         examples = self.examples(raw_rows.to_rows(rows))
-        predictor = self._predictor(
-            model, len(examples), batch_size or BATCH_SIZE
-        )
+        arguments = self.task, self.tokenizer, batch_size or BATCH_SIZE
+        self._num_predicted += len(examples)
+        is_few = self._num_predicted <= _EAGER_ROWS
+        if is_few and not packed_weights.are_assumed():
+            predictor = Predictor(model, *arguments, compiles=False)
+        else:
+            predictor = self._compiled_predictor(model, *arguments)
         is_vector = isinstance(self.task, EmbeddingsTask)
         compute = predictor.predict if is_vector else predictor.describe
         chunks = task_prediction.chunks(self.task, examples)
@@ -438,15 +440,9 @@ class Preprocessor:
             return np.reshape(results, shape).astype(np.float32)
         return results
 
-    def _predictor(
-        self, model: keras.Model, num_rows: int, batch_size: int
+    def _compiled_predictor(
+        self, model: keras.Model, *arguments: Any
     ) -> Predictor:
-        """Returns a predictor; it is compiled after the first few rows."""
-        self._num_predicted += num_rows
-        arguments = self.task, self.tokenizer, batch_size
-        is_few = self._num_predicted <= _EAGER_ROWS
-        if is_few and not packed_weights.are_assumed():
-            return Predictor(model, *arguments, compiles=False)
         if self._prepared is None or self._prepared[0] is not model:
             copy = inference.prepare(
                 model, model.compute_dtype, shares_weights=True
@@ -456,7 +452,7 @@ class Preprocessor:
         else:
             packed_weights.refuse()
             inference.copy_weights(*self._prepared, shares_weights=True)
-        key = (id(self.task), batch_size)
+        key = (id(self.task), arguments[-1])
         if key not in self._predictors:
             self._predictors[key] = Predictor(
                 self._prepared[1], *arguments, unpad=self.unpads

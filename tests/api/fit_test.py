@@ -18,7 +18,6 @@ from tensorflow.python.framework import config as tf_config
 
 import bert_tf
 from bert_tf.api import default_training
-from bert_tf.api import models
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.finetuning import contrastive
@@ -477,7 +476,7 @@ class PaddingTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             options = {"labels": ["A", "B"]} if kind == "tagging" else {}
             model = self.new(kind, **options)
             with (
-                mock.patch.object(models, "_SHORT", short),
+                mock.patch.object(default_training, "_SHORT", short),
                 mock.patch.object(
                     layouts,
                     "find_tokens_of_parts",
