@@ -582,10 +582,12 @@ class TextMethods(save.FileMethods):
                     f"{', '.join(self._trained_outputs)}."
                 )
             x, y = self.preprocessor.draw_masks(x, step)
-        # Other losses and metrics may read outputs for padding.
-        masks_padding = self._has_task_loss and len(self._trained_outputs) == 1
-        if self.preprocessor is not None and self.preprocessor.unpads:
-            if masks_padding or self.preprocessor.classifies:
+        reader = self.preprocessor
+        # XLA would compile a program for each number of tokens.
+        if reader is not None and reader.unpads and not self.jit_compile:
+            # Other losses and metrics may read outputs for padding.
+            is_masked = self._has_task_loss and len(self._trained_outputs) == 1
+            if is_masked or reader.classifies:
                 x = default_training.skip_padding(x)
         return keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
 

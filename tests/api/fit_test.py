@@ -488,6 +488,13 @@ class PaddingTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(found.called, unpads and not short)
         self.assertAllClose(*losses, rtol=1e-5)
 
+    def test_xla_computes_padding(self):
+        model = self.new()
+        model.compile("sgd", jit_compile=True)
+        with mock.patch.object(default_training, "skip_padding") as skip:
+            model.evaluate(fit_case.TEXTS, fit_case.LABELS, verbose=0)
+        skip.assert_not_called()
+
     def test_padding_is_computed_for_tasks_that_read_it(self):
         preprocessor = self.new("question_answering").preprocessor
         self.assertTrue(preprocessor.unpads)
