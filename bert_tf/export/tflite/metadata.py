@@ -149,7 +149,6 @@ def _in_order(tensors, indices) -> list[str]:
 
 
 def _check_labels(tensors, subgraph, labels: Sequence[str]) -> None:
-    """Checks that there is a label for each probability."""
     if not labels:
         return
     indices = {x.name.decode(): x.tensorIndex for x in tensors}
