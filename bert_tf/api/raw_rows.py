@@ -101,13 +101,13 @@ def columns_of(x: Any) -> dict[str, Any] | None:
 
 def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
     """Removes and returns the arguments in `COLUMNS`."""
-    check_names(method, arguments, *COLUMNS)
+    check_names(method, arguments)
     return {x: arguments.pop(x) for x in COLUMNS if x in arguments}
 
 
-def check_names(method: str, given: Iterable[str], *others: str) -> None:
+def check_names(method: str, given: Iterable[str]) -> None:
     """Raises `UserError` unless Keras' method has the arguments."""
-    known = [*errors.arguments_of(getattr(keras.Model, method)), *others]
+    known = [*errors.arguments_of(getattr(keras.Model, method)), *COLUMNS]
     hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer."
     # Keras itself passes arguments that begin with "_".
     given = [name for name in given if not name.startswith("_")]

@@ -130,14 +130,19 @@ def _read(
         student = read_student(config, stored_teacher)
     else:
         student = pretrained_models.read(config)
-        if hasattr(task, "head") and "head" in student.task:
-            task = dataclasses.replace(task, head=student.task["head"])
-        task = task.with_threshold(student.task)
+        task = _restore_choices(task, student.task)
     experiment = experiments.prepare(config, task, student, devices, preemption)
     teacher = Teacher(
         config, stored_teacher, teacher_task, experiment.reader, devices
     )
     return dataclasses.replace(experiment, objective_source=teacher)
+
+
+def _restore_choices(task: Task, stored_task: Mapping[str, Any]) -> Task:
+    """Returns the task with the head and thresholds of a trained student."""
+    if hasattr(task, "head") and "head" in stored_task:
+        task = dataclasses.replace(task, head=stored_task["head"])
+    return task.with_threshold(stored_task)
 
 
 class Teacher(ObjectiveSource):

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
@@ -84,7 +83,6 @@ class RaggedLayout(NamedTuple):
     is_truncated: tf.Tensor
 
 
-@errors.suggests_arguments
 def pack(
     tokens_a: tf.RaggedTensor,
     tokens_b: tf.RaggedTensor | None,

@@ -14,7 +14,6 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from bert_tf import errors
 from bert_tf.config import ASCII_LOWER
 from bert_tf.config import ORIGINAL
 from bert_tf.config import check_bools
@@ -133,7 +132,6 @@ class BertTokenizer(tf.Module):
         return f"BertTokenizer({len(self.vocabulary)} tokens, {case})"
 
     @classmethod
-    @errors.suggests_arguments
     def from_vocab_file(
         cls,
         vocab_file: str,

@@ -211,7 +211,6 @@ def _pack(model: schema.ModelT, table: bytes, size: int) -> bytes:
 
 
 def _append_files(content: bytes, texts: Mapping[str, str]) -> bytes:
-    """Returns the content with a zip file appended."""
     with io.BytesIO() as file:
         file.write(content)
         with zipfile.ZipFile(file, "a") as archive:
