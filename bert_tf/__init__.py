@@ -49,11 +49,8 @@ __all__ = list(_HOMES)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        otherwise = "; load_model opens models of every kind."
-        hint = errors.did_you_mean(name, _HOMES, "{!r}", otherwise)
-        # Without `name`, Python would append a hint of its own.
-        raise AttributeError(
-            f"module 'bert_tf' has no attribute {name!r}{hint}", name=name
+        raise errors.no_attribute(
+            "module 'bert_tf'", name, _HOMES, "; load_model opens all models."
         )
     # Keras' own error for a wrong backend is unclear, so check the backend.
     keras_backend.require_tensorflow()

@@ -8,6 +8,7 @@ import json
 import types
 from typing import Any
 
+from bert_tf import errors
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 
@@ -115,9 +116,6 @@ def option(
         flags ("do_train") or values ("head=bilstm"); if this flag is set, one
         of these must be set. `not_with` lists flags or values that must not be
         set together with this flag.
-
-    Raises:
-      ValueError: For an unknown group, effect or rule.
     """
     if group not in GROUPS:
         raise ValueError(f"Unknown group of flags: {group!r}.")
@@ -246,11 +244,7 @@ class BertConfig:
                 f"num_attention_heads={self.num_attention_heads}, "
                 f"hidden_size={self.hidden_size}."
             )
-        if self.hidden_act not in HIDDEN_ACTS:
-            raise UserError(
-                f"`hidden_act` must be one of {', '.join(HIDDEN_ACTS)}. "
-                f"Received: hidden_act={self.hidden_act!r}."
-            )
+        errors.require_choice("hidden_act", self.hidden_act, HIDDEN_ACTS)
         for field in ("initializer_range", "layer_norm_eps"):
             if not 0 <= getattr(self, field) <= _MAX_FLOAT:
                 raise UserError(
@@ -312,12 +306,14 @@ class BertConfig:
     def to_dict(self) -> dict[str, Any]:
         """Returns the values by key; omits defaults that the original lacks."""
         values = dataclasses.asdict(self)
-        for field in dataclasses.fields(self):
-            is_added = field.name in ("layer_norm_eps", "left_to_right")
-            if is_added and values[field.name] == field.default:
-                del values[field.name]
+        for name in ("layer_norm_eps", "left_to_right"):
+            if values[name] == getattr(BertConfig, name):
+                del values[name]
         return values
 
     def to_json(self) -> str:
         """Returns the text of a `bert_config.json`."""
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
+
+
+BertConfig.__init__ = errors.suggests_arguments(BertConfig.__init__)

@@ -3,12 +3,16 @@
 import contextlib
 import difflib
 import errno
+import functools
 import importlib.util
+import inspect
 import os
 import re
 import sys
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from typing import Any
 
 PROGRAM = "bert-tf"
 
@@ -157,6 +161,54 @@ def did_you_mean(
     """
     found = " or ".join(form.format(x) for x in closest(name, choices))
     return f"; did you mean {found}?" if found else otherwise
+
+
+def no_attribute(
+    owner: str, name: str, choices: Iterable[str], otherwise: str = "."
+) -> AttributeError:
+    """Returns the error for a wrong name of an attribute."""
+    hint = did_you_mean(name, choices, "{!r}", otherwise)
+    # Without `name`, Python would append a hint of its own.
+    return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
+
+
+def require_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Raises `UserError` unless an argument is one of its choices."""
+    if value not in [*choices]:
+        raise UserError(
+            f"`{name}` must be one of {', '.join(choices)}. Received: "
+            f"{name}={value!r:.80}{did_you_mean(str(value), choices)}"
+        )
+
+
+def arguments_of(function: Callable[..., Any]) -> list[str]:
+    """Returns the names of arguments; for a class, also of its base classes."""
+    makers = [x.__init__ for x in getattr(function, "__mro__", ())]
+    signatures = map(inspect.signature, makers or [function])
+    return [name for one in signatures for name in one.parameters]
+
+
+def check_arguments(
+    function: str, given: Iterable[str], known: list[str], otherwise: str = "."
+) -> None:
+    """Raises `UserError` for an argument that a function does not have."""
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known, "{}=", otherwise)
+            raise UserError(f"{function}() has no argument {name!r}{hint}")
+
+
+def suggests_arguments(function: Any) -> Any:
+    """Makes a function suggest one of its arguments for an unknown one."""
+    known = arguments_of(function)
+    name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        check_arguments(name, kwargs, known)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def first_line(error: Exception) -> str:

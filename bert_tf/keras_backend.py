@@ -15,8 +15,7 @@ def _configured_backend() -> str:
     As in Keras, the variable KERAS_BACKEND overrides `keras.json`, and errors
     in `keras.json` are ignored.
     """
-    backend = os.environ.get("KERAS_BACKEND")
-    if backend:
+    if backend := os.environ.get("KERAS_BACKEND"):
         return backend
     home = os.environ.get("KERAS_HOME", "~/.keras")
     path = os.path.join(os.path.expanduser(home), "keras.json")

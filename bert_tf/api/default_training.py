@@ -25,6 +25,7 @@ from absl import logging
 from bert_tf import stateless_random
 from bert_tf.api import raw_rows
 from bert_tf.errors import UserError
+from bert_tf.errors import did_you_mean
 from bert_tf.features import INPUT_IDS
 from bert_tf.features import INPUT_MASK
 from bert_tf.modeling import bert as bert_model
@@ -227,9 +228,6 @@ def fit_few_shot(
       options: Batch size, epochs, verbosity and callbacks of `fit`.
       others: All other arguments of `fit`, by name; each must be None.
       calibrates: Whether to calibrate the probabilities, by cross-validation.
-
-    Raises:
-      UserError: If model, arguments or texts do not suit few-shot training.
     """
     # Import only for few-shot training, as the import takes a second.
     from bert_tf.finetuning import contrastive
@@ -391,13 +389,25 @@ def check_calibrate(preprocessor: Any, validation_data: Any) -> None:
         )
 
 
+def by_name(kind: str, value: Any) -> Any:
+    """Returns Keras' object of a name; `kind` is a module, such as "losses"."""
+    module = getattr(keras, kind)
+    try:
+        return module.get(value)
+    except (TypeError, ValueError):
+        hint = did_you_mean(str(value), [*dir(module), "accuracy"], "{!r}")
+        raise UserError(
+            f"Expected a name or an object of keras.{kind}. Received: "
+            f"{value!r:.80}{hint}"
+        ) from None
+
+
 def losses_of_logits(loss: Any) -> Any:
     """Replaces names and functions in a `loss` by losses that read logits."""
 
     def replace(one):
-        loss = function = one
+        function = loss = by_name("losses", one)
         if isinstance(one, str):
-            loss = keras.losses.get(one)
             function = getattr(loss, "fn", loss)
         if function in _LOSSES:
             return _LOSSES[function](from_logits=True)
@@ -447,7 +457,7 @@ def metrics_of_logits(
             return metric
         found = metric
         if metric not in _ACCURACY:
-            found = keras.metrics.get(metric)
+            found = by_name("metrics", metric)
         elif accuracies:
             found = accuracies[0]()
         if not isinstance(found, keras.metrics.Metric):

@@ -7,10 +7,13 @@ from typing import Any
 
 import keras
 
+from bert_tf import errors
 from bert_tf.api import default_training
 from bert_tf.api import models
+from bert_tf.api.save import as_path
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints.huggingface.model import LABELLED
+from bert_tf.checkpoints.load import MODELS
 from bert_tf.checkpoints.load import advise_new_pooler
 from bert_tf.checkpoints.load import build_model
 from bert_tf.config import check_bools
@@ -22,6 +25,7 @@ from bert_tf.tasks.metrics import METRICS_OF_PROBLEM
 from bert_tf.text.tokenizer import BertTokenizer
 
 _PROBLEM_TYPES = ("single_label", "multi_label")
+_MODEL_NAME = 'a path as a text, or a name such as "bert-base-uncased"'
 
 
 def load_model(
@@ -93,7 +97,9 @@ def load_model(
       >>> sorted(model.predict(["I enjoyed it."])[0])
       ['label', 'probabilities', 'probability']
     """
-    path = _as_path(path)
+    path = as_path(path, _MODEL_NAME)
+    known = [*map(errors.arguments_of, (load_model, *MODELS.values()))]
+    errors.check_arguments("load_model", kwargs, sum(known, []))
     default_training.check_counts(
         num_labels=num_labels, max_seq_length=max_seq_length
     )
@@ -151,6 +157,7 @@ def load_model(
     return model
 
 
+@errors.suggests_arguments
 def load_tokenizer(
     path: str | os.PathLike,
     preserve_special_tokens: bool | None = None,
@@ -176,14 +183,6 @@ def load_tokenizer(
       array([b'the match'], dtype=object)
     """
     check_bools(offline=offline)
-    stored = formats.read(_as_path(path), None, None, cache_dir, offline)
+    path = as_path(path, _MODEL_NAME)
+    stored = formats.read(path, None, None, cache_dir, offline)
     return stored.build_tokenizer(preserve_special_tokens)
-
-
-def _as_path(path: Any) -> str:
-    if not isinstance(path, str | os.PathLike):
-        raise UserError(
-            "Expected the path or name of a model as a text, for instance "
-            f'"bert-base-uncased". Received: {path!r:.80}.'
-        )
-    return os.path.expanduser(path)

@@ -137,7 +137,11 @@ class TextMethods(save.FileMethods):
         Raises:
           UserError: If a key of a dictionary is not the name of an output.
         """
-        check_bools(jit_compile=None if jit_compile == "auto" else jit_compile)
+        raw_rows.check_names("compile", kwargs)
+        check_bools(
+            jit_compile=None if jit_compile == "auto" else jit_compile,
+            run_eagerly=kwargs.get("run_eagerly"),
+        )
         if self.head_outputs:
             loss = default_training.losses_of_logits(loss)
         self._trained_outputs = self.head_outputs
@@ -151,6 +155,7 @@ class TextMethods(save.FileMethods):
             is_open = self.preprocessor.has_open_problem
             has_several = None if is_open else self.preprocessor.is_multi_label
         with self.distribute_strategy.scope():
+            optimizer = default_training.by_name("optimizers", optimizer)
             metrics, weighted_metrics = (
                 self._by_output(
                     default_training.metrics_of_logits(x, loss, has_several)
@@ -299,10 +304,6 @@ class TextMethods(save.FileMethods):
         if getattr(self.preprocessor, "advice", ""):
             logging.warning("%s", self.preprocessor.advice)
             self.preprocessor.advice = ""
-        if verbose not in (0, "0"):
-            # Otherwise nothing would appear until the slow first step ends.
-            text = "Reading the rows and compiling the first step."
-            print(text, flush=True)  # noqa: T201
         if validation_data is not None:
             validation_split = 0.0  # As in Keras, `validation_data` wins.
         elif validation_split and self.preprocessor is not None:
@@ -328,6 +329,9 @@ class TextMethods(save.FileMethods):
                 )
         if isinstance(x, tf.data.Dataset | types.GeneratorType):
             shuffle = False  # Else Keras warns that it cannot shuffle streams.
+        if verbose not in (0, "0"):
+            # Otherwise nothing would appear until the slow first step ends.
+            print("Compiling the first step.", flush=True)  # noqa: T201
         history = super().fit(
             x,
             y,
@@ -411,7 +415,10 @@ class TextMethods(save.FileMethods):
 
     def _split_table(self, x, y, columns):
         """Splits a table into texts and labels; records the kind of loss."""
+        raw_rows.require_data(x)
         if self.preprocessor is None:
+            if isinstance(x, list | set) or is_text(x):
+                self._read_rows(x)  # Raises, as rows need a preprocessor.
             return x, y
         loss = getattr(self, "loss", None)
         one_hot = keras.losses.CategoricalCrossentropy
@@ -422,9 +429,9 @@ class TextMethods(save.FileMethods):
 
     def _read(self, x, y, sample_weight, batch_size=None, columns=None):
         """Returns the converted data; compiles a model that is not compiled."""
+        x, y = self._split_table(x, y, columns or {})
         if self.preprocessor is None:
             return x, y, sample_weight
-        x, y = self._split_table(x, y, columns or {})
         data = self.preprocessor.training_data(x, y, sample_weight, batch_size)
         if not self.compiled:
             self._compile_with_defaults(None)
@@ -463,21 +470,19 @@ class TextMethods(save.FileMethods):
         """
         default_training.check_counts(batch_size=batch_size)
         columns = raw_rows.pop_columns("predict", kwargs)
+        x, _ = self._split_table(x, (), columns)
         if self.preprocessor is not None:
-            x, _ = raw_rows.split_table(x, (), self.preprocessor, columns)
             x = self.preprocessor.prediction_data(x, batch_size)
         if isinstance(x, tf.data.Dataset) or not (
-            isinstance(x, list | set | None) or is_text(x)
+            isinstance(x, list | set) or is_text(x)
         ):
             return super().predict(x, batch_size, verbose, steps, callbacks)
-        if self.preprocessor is not None and self.preprocessor.draws_masks:
+        if self.preprocessor.draws_masks:
             texts, pairs = raw_rows.to_texts(raw_rows.to_rows(x))
             if pairs:
                 raise UserError("Expected texts with [MASK]. Received: a pair.")
             masks = fill_mask.FillMask(self)(texts)
             return list(map(fill_mask.to_json, masks))
-        if self.preprocessor is None:
-            self._read_rows(x)  # Raises, as raw rows need a preprocessor.
         if steps is not None or callbacks is not None:
             raise UserError("Predict raw rows without steps= and callbacks=.")
         return self.preprocessor.predict(
@@ -626,7 +631,16 @@ class TextMethods(save.FileMethods):
             return value
         if not isinstance(value, list | tuple):
             return dict.fromkeys(names, value)
-        return {name: [_copy_metric(one) for one in value] for name in names}
+        # Each output needs metrics with a state of their own.
+        return {
+            name: [
+                type(x).from_config(x.get_config())
+                if isinstance(x, keras.metrics.Metric)
+                else x
+                for x in value
+            ]
+            for name in names
+        }
 
     def _align(self, y, y_pred, sample_weight):
         """Returns labels, outputs and weights in one structure, and the mask.
@@ -688,10 +702,3 @@ for _cls in (
 
 def _rename_labels(values):
     return {_OUTPUT_OF_LABEL.get(name, name): values[name] for name in values}
-
-
-def _copy_metric(metric):
-    """Returns a copy of a metric, with its own state."""
-    if isinstance(metric, keras.metrics.Metric):
-        return type(metric).from_config(metric.get_config())
-    return metric

@@ -306,7 +306,12 @@ class Preprocessor:
         inputs = {name: batch.pop(name) for name in MODEL_INPUTS}
         if y is None:
             return inputs
-        labels = _labels_of(batch)
+        labels = batch
+        if set(batch) == {LABEL_IDS, LABEL_WEIGHTS}:
+            is_labeled = batch[LABEL_WEIGHTS] > 0
+            labels = np.where(is_labeled, batch[LABEL_IDS], NO_LABEL)
+        elif set(batch) == {LABEL_IDS}:
+            labels = batch[LABEL_IDS]
         if sample_weight is None:
             return inputs, labels
         weights = np.asarray(
@@ -518,9 +523,6 @@ class Preprocessor:
         """Splits rows, labels and weights into a training and a held-out part.
 
         Data that is not raw rows stays unchanged; its held-out part is None.
-
-        Raises:
-          UserError: If a row does not fit the task, or rows cannot be split.
         """
         if isinstance(x, default_training.IN_BATCHES) or not _holds_rows(x):
             return x, y, sample_weight, None
@@ -679,13 +681,6 @@ class Preprocessor:
 def _holds_rows(x: Any) -> bool:
     """Returns True for a list, and for other data with texts."""
     return isinstance(x, list) or (x is not None and is_text(x))
-
-
-def _labels_of(batch: Mapping[str, np.ndarray]) -> Any:
-    """Returns the labels in a batch in the form that `fit` takes."""
-    if set(batch) == {LABEL_IDS, LABEL_WEIGHTS}:
-        return np.where(batch[LABEL_WEIGHTS] > 0, batch[LABEL_IDS], NO_LABEL)
-    return batch[LABEL_IDS] if set(batch) == {LABEL_IDS} else dict(batch)
 
 
 def _example_of_row(features: Features, num_examples: int) -> np.ndarray:

@@ -6,9 +6,11 @@ a pair of texts, a list of words, or a dictionary: see `Task.example_from_row`.
 
 import contextlib
 import functools
-import inspect
 import itertools
+import numbers
+import os
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -18,10 +20,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf import errors
 from bert_tf.distribute.batches import untuned
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
 from bert_tf.features import MASKED_LM_POSITIONS
+from bert_tf.io import tables
 from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks.classification.examples import choose_columns
 from bert_tf.tasks.classification.examples import parse_row
@@ -44,6 +48,10 @@ _USUAL_TEXTS = (
 ).split()
 # How many elements `first_labels` reads to see if rows have several labels.
 _ELEMENTS_TO_JUDGE = 1000
+_EXPECTED_ROWS = (
+    "Expected raw rows in a list, [row, row, ...], as two lists in a tuple "
+    "for pairs, or as columns of texts"
+)
 _SQUAD_LABELS = ("start_positions", "end_positions")
 
 
@@ -77,18 +85,11 @@ def to_rows(x: Any) -> list[Any]:
         isinstance(x, Sequence) or hasattr(x, "shape") or hasattr(x, "to_numpy")
     ):
         return to_list(x)
-    raise UserError(
-        "Expected raw rows in a list, [row, row, ...], as two lists in a tuple "
-        f"for pairs, or as columns of texts. Received: a {type(x).__name__}."
-    )
+    raise UserError(f"{_EXPECTED_ROWS}. Received: a {type(x).__name__}.")
 
 
 def columns_of(x: Any) -> dict[str, Any] | None:
-    """Returns the columns of a DataFrame or a `datasets.Dataset`; else None.
-
-    Raises:
-      UserError: If `x` is a dictionary of splits (a `datasets.DatasetDict`).
-    """
+    """Returns the columns of a DataFrame or a `datasets.Dataset`; else None."""
     if isinstance(x, Mapping) and hasattr(x, "column_names"):
         raise UserError(
             f"Expected one split, such as x[{next(iter(x), 'train')!r}]. "
@@ -99,24 +100,33 @@ def columns_of(x: Any) -> dict[str, Any] | None:
 
 
 def pop_columns(method: str, arguments: dict[str, Any]) -> dict[str, str]:
-    """Removes and returns the arguments in `COLUMNS`.
-
-    Raises:
-      UserError: If an argument is neither in `COLUMNS` nor a parameter of
-        `keras.Model`'s method of this name.
-    """
-    known = [*inspect.signature(getattr(keras.Model, method)).parameters]
-    known = [*known[1:], *COLUMNS]
-    for name in arguments:
-        # Keras itself passes arguments that begin with "_".
-        if name not in known and not name.startswith("_"):
-            hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer"
-            hint = hint * (method == "fit") + "."
-            raise UserError(
-                f"{method}() has no argument {name!r}"
-                f"{did_you_mean(name, known, '{}=', hint)}"
-            )
+    """Removes and returns the arguments in `COLUMNS`."""
+    check_names(method, arguments)
     return {x: arguments.pop(x) for x in COLUMNS if x in arguments}
+
+
+def check_names(method: str, given: Iterable[str]) -> None:
+    """Raises `UserError` unless Keras' method has the arguments."""
+    known = [*errors.arguments_of(getattr(keras.Model, method)), *COLUMNS]
+    hint = "; compile(bert_tf.build_optimizer(...)) sets the optimizer."
+    # Keras itself passes arguments that begin with "_".
+    given = [name for name in given if not name.startswith("_")]
+    is_training = method in ("compile", "fit")
+    errors.check_arguments(method, given, known, hint if is_training else ".")
+
+
+def require_data(x: Any) -> None:
+    """Raises `UserError` for a file's name, and for values that are no data."""
+    is_name = isinstance(x, str | os.PathLike)
+    if is_name and tables.is_table(str(x)) and os.path.isfile(x):
+        raise UserError(
+            f"Expected rows. Received: the name of a file, {str(x)!r}; give a "
+            "list of its lines, or a table, for instance of pandas.read_csv."
+        )
+    if isinstance(x, numbers.Number | os.PathLike | None):
+        raise UserError(
+            f"{_EXPECTED_ROWS}, or the model's inputs. Received: {x!r:.80}."
+        )
 
 
 def split_table(
@@ -129,13 +139,13 @@ def split_table(
       y: The labels; if None, the table's column of labels is read.
       preprocessor: The model's `Preprocessor`.
       names: Maps arguments, some of `COLUMNS`, to names of columns.
-
-    Raises:
-      UserError: If a column is missing.
     """
+    require_data(x)
     table = columns_of(x)
-    if table is None and names:
-        table = x if isinstance(x, Mapping) else {}
+    if isinstance(x, Mapping) and (names or (y is None and is_text(x))):
+        table = x
+    elif table is None and names:
+        table = {}
     if table is None:
         return x, y
     for argument, name in names.items():
@@ -199,11 +209,7 @@ def is_text(x: Any) -> bool:
 
 
 def check_stream(stream: Any) -> Any:
-    """Checks the first batch of a stream; returns the stream with all batches.
-
-    Raises:
-      UserError: If the first batch has texts.
-    """
+    """Checks the first batch of a stream; returns all its batches."""
     if isinstance(stream, keras.utils.PyDataset):
         first = [] if stream.num_batches == 0 else [stream[0]]
     else:
@@ -257,7 +263,7 @@ def check_features(x: Any) -> None:
 
     Keras would notice only after the slow compilation.
     """
-    if hasattr(x, "shape") or isinstance(x, Mapping | int):
+    if hasattr(x, "shape") or isinstance(x, Mapping):
         bert_model.check_inputs(x, MASKED_LM_POSITIONS.name)
         shapes = {k: np.shape(x[k]) for k in MODEL_INPUTS if k in x}
         if len({*shapes.values()}) > 1 or len(shapes[MODEL_INPUTS[0]]) < 2:
@@ -268,11 +274,7 @@ def check_features(x: Any) -> None:
 
 
 def to_list(column: Any) -> list[Any]:
-    """Returns the values of a list, array, tensor or Series.
-
-    Raises:
-      UserError: If `column` has another type.
-    """
+    """Returns the values of a list, array, tensor or Series."""
     if isinstance(column, Sequence) and not isinstance(column, str | bytes):
         return [decode(value) for value in column]
     column = np.asarray(column)
@@ -291,9 +293,6 @@ def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
 
     A tuple of texts and numbers becomes a pair (text, number) for each row. The
     error message has the `name` of the argument.
-
-    Raises:
-      UserError: If the numbers of labels and rows differ.
     """
     if _has_parts(y):
         labels = _transpose([to_list(x) for x in y], y)
@@ -310,11 +309,7 @@ def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
 
 
 def to_texts(rows: Sequence[Any]) -> tuple[list[str], list[str | None] | None]:
-    """Returns the first and second texts of rows, for models without a task.
-
-    Raises:
-      UserError: If a row is neither a text nor a pair of texts.
-    """
+    """Returns the first and second texts of rows, for models without a task."""
     texts, pairs = [], []
     for number, row in enumerate(rows):
         with naming_row(number):
@@ -424,7 +419,6 @@ def convert_dataset(
 
 
 def _label_spec(preprocessor: Any) -> Any:
-    """Returns the specification of the labels that a preprocessor returns."""
     task = preprocessor.task
     if isinstance(task, SquadTask):
         return dict.fromkeys(_SQUAD_LABELS, tf.TensorSpec([None], tf.int32))
@@ -437,11 +431,7 @@ def _label_spec(preprocessor: Any) -> Any:
 
 
 def read_rows(dataset: tf.data.Dataset, task: Task) -> list[Any]:
-    """Returns the rows of a data set, without their labels.
-
-    Raises:
-      UserError: If the data set is infinite.
-    """
+    """Returns the rows of a data set, without their labels."""
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise UserError(
             "Expected a data set that ends. Received: one that repeats; drop "
@@ -527,6 +517,7 @@ def has_several_labels(dataset: tf.data.Dataset) -> bool:
     return extra == 1 and y.shape[-1] != 1
 
 
+@errors.suggests_arguments
 def preprocess(
     model_or_tokenizer: keras.Model | BertTokenizer,
     x: Any,

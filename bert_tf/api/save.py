@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +37,7 @@ _OF_A_RUN = ("global_step", "results")
 _ORIGIN = "a Keras model"
 
 
+@errors.suggests_arguments
 def save_model(
     model: keras.Model, directory: str | os.PathLike, overwrite: bool = True
 ) -> None:
@@ -66,7 +68,7 @@ def save_model(
       ('bad', 'good')
     """
     check_bools(overwrite=overwrite)
-    path = os.path.expanduser(directory)
+    path = as_path(directory)
     _require_own(model)
     _require_replaceable(path, overwrite)
     stored = keras_model.from_model(model, path)
@@ -102,10 +104,8 @@ def export_savedmodel(
       >>> sorted(os.listdir("served/films"))
       ['1', 'batching_parameters.txt', 'models.config']
     """
-    path = os.path.expanduser(directory)
-    with _saved(
-        model, SavedModelConfig, {"output_dir": path} | flags
-    ) as config:
+    flags = {"output_dir": as_path(directory)} | flags
+    with _saved(model, SavedModelConfig, flags) as config:
         # Import only for an export, as the import takes a second.
         from bert_tf.export import savedmodel
 
@@ -136,11 +136,20 @@ def export_tflite(
       >>> os.path.exists("films.tflite.json")
       True
     """
-    flags = {"output_file": os.path.expanduser(file)} | flags
+    flags = {"output_file": as_path(file)} | flags
     with _saved(model, TfliteConfig, flags) as config:
         from bert_tf.export.tflite import run as tflite_export
 
         tflite_export.run(config, _ORIGIN)
+
+
+def as_path(
+    path: Any, expected: str = 'a path as a text, as in save_model(model, "x")'
+) -> str:
+    """Returns a path as a text, with the home directory for ~."""
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"Expected {expected}. Received: {path!r:.80}.")
+    return os.path.expanduser(path)
 
 
 def _require_own(model: Any) -> None:
@@ -224,37 +233,53 @@ def _card(model: keras.Model, task: dict[str, Any]) -> str:
 def _saved(
     model: keras.Model, config_cls: type, values: dict[str, Any]
 ) -> Iterator[Any]:
-    """Yields an exporter's flags, with the model in a temporary directory.
-
-    Raises:
-      UserError: If a flag is wrong, or the model has no vocabulary.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "model")
-        if "model_dir" in values:
-            raise UserError(
-                "model_dir is a temporary directory here. Received: "
-                f"{values['model_dir']!r}; drop it."
-            )
-        config = cli.parse(config_cls, cli.words(values | {"model_dir": path}))
-        _require_own(model)
-        if model_directory.VOCAB_FILE not in model.text_files:
-            raise UserError(
-                "An export reads texts, so the model needs a vocabulary. "
-                f"Received: a {type(model).__name__} without one; load it with "
-                "bert_tf.load_model from a directory that has vocab.txt, or "
-                "give model.export an input_signature to export its features."
-            )
-        save_model(model, path)
-        with errors.extras():
+    """Yields an exporter's flags, with the model in a temporary directory."""
+    _require_own(model)
+    if model_directory.VOCAB_FILE not in model.text_files:
+        raise UserError(
+            "An export reads texts, so the model needs a vocabulary. "
+            f"Received: a {type(model).__name__} without one; load it with "
+            "bert_tf.load_model from a directory that has vocab.txt, or "
+            "give model.export an input_signature to export its features."
+        )
+    if "model_dir" in values:
+        raise UserError(
+            "model_dir is a temporary directory here. Received: "
+            f"{values['model_dir']!r}; drop it."
+        )
+    try:
+        with tempfile.TemporaryDirectory() as folder, errors.extras():
+            values |= {"model_dir": os.path.join(folder, "model")}
+            config = cli.parse(config_cls, cli.words(values))
+            save_model(model, config.model_dir)
             yield config
+    except UserError as error:
+        # Name arguments of Python: top_k, not --top_k.
+        error.args = (re.sub(r"(?<!\.py )--(\w)", r"\1", str(error)),)
+        raise
 
 
 _EXPORTERS = {"tf_saved_model": export_savedmodel, "litert": export_tflite}
 
 
 class FileMethods:
-    """A mixin for models: exports, text files, and methods that only raise."""
+    """A mixin for models: files, exports, and methods that only raise."""
+
+    @errors.suggests_arguments
+    def save(self, filepath, overwrite=True):
+        """Writes a .keras file, like `keras.Model.save`.
+
+        Raises:
+          UserError: For any other file, as `load_model` could not read it.
+        """
+        path = as_path(filepath)
+        if not path.endswith(".keras"):
+            raise UserError(
+                "model.save writes .keras files; for a directory, call "
+                f"bert_tf.save_model(model, directory). Received: {path!r}."
+            )
+        files.make_folders(os.path.dirname(path))
+        super().save(path, overwrite)
 
     def quantize(self, *args, **kwargs):
         """Raises `UserError`: Keras can quantize none of the model's layers."""
@@ -291,7 +316,7 @@ class FileMethods:
           **kwargs: Flags of the export script, such as `max_seq_length=64`.
 
         Raises:
-          UserError: For "onnx", for a wrong flag, or if verification fails.
+          UserError: For another format, a wrong flag, or if verification fails.
         """
         if format == "onnx":
             raise UserError(
@@ -299,6 +324,9 @@ class FileMethods:
                 "ids_only=True), and tf2onnx converts path_ids/1. Received: "
                 'format="onnx".'
             )
+        errors.require_choice(
+            "format", format, (*_EXPORTERS, "openvino", "torch")
+        )
         exporter = _EXPORTERS.get(format)
         has_signature = input_signature is not None
         if exporter is None or has_signature or not self.has_vocabulary:

@@ -237,7 +237,6 @@ def _write(
 
 
 def _card(stored: StoredModel, source_format: str, config: Flags) -> str:
-    """Returns the model card of the converted model."""
     kind = stored.task["kind"]
     is_foreign = config.target_format == "huggingface"
     program = cli.program("run/fill_mask.py")

@@ -296,7 +296,6 @@ def build_backbone(stored: StoredModel, allow_activation_change: bool = False):
 
 
 def _assign(variables: Iterable[Any], stored: StoredModel) -> None:
-    """Assigns stored weights to variables of KerasHub."""
     weights = matching.translate(stored.weights, stored.config, "keras_hub")
     for variable in variables:
         variable.assign(weights[variable.path])

@@ -26,7 +26,7 @@ from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
-from bert_tf.errors import did_you_mean
+from bert_tf.errors import require_choice
 from bert_tf.io import files
 from bert_tf.io import terminal
 from bert_tf.modeling import bert as bert_model
@@ -35,7 +35,7 @@ from bert_tf.modeling import task_models
 from bert_tf.modeling.bert import BertForPretraining
 from bert_tf.modeling.bert import BertModel
 
-_MODELS = {
+MODELS = {
     "encoder": BertModel,
     "pretraining": BertForPretraining,
     "masked_lm": BertForPretraining,
@@ -202,7 +202,7 @@ def build_model(
         kwargs |= _choose_labels(stored, weights, chosen, labels, num_labels)
     kwargs = _choose_head(stored, weights, chosen, kwargs)
     with bert_layers.without_initial_values():
-        model = as_class(_MODELS[chosen])(stored.config, **kwargs)
+        model = as_class(MODELS[chosen])(stored.config, **kwargs)
     report = load_weights(model, dataclasses.replace(stored, weights=weights))
     layers = stored.config.num_hidden_layers
     new_layers = tuple(
@@ -253,11 +253,7 @@ def advise_new_pooler(
 
 
 def _check_arguments(kind, labels, num_labels, new_parts) -> None:
-    if kind not in _MODELS:
-        raise UserError(
-            f"The kind of a model is one of {', '.join(_MODELS)}. Received: "
-            f"{kind!r}{did_you_mean(str(kind), _MODELS)}"
-        )
+    require_choice("kind", kind, MODELS)
     labelled = huggingface.LABELLED
     if kind not in labelled and (labels, num_labels) != (None, None):
         raise UserError(
@@ -274,7 +270,6 @@ def _check_arguments(kind, labels, num_labels, new_parts) -> None:
 def _choose_head(
     stored: StoredModel, weights: Tensors, kind: str, kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns `kwargs` with the arguments of the stored head."""
     task = stored.task if stored.task["kind"] == kind else {}
     arguments = recurrent_heads.arguments(task, kind, weights.shapes)
     for name, value in arguments.items():

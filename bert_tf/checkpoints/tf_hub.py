@@ -82,7 +82,9 @@ def read_model(
             "cannot be read, and instead of an export of this project, name "
             "the model directory that it was made from."
         ) from error
-    lower_case = _child(checkpoint, "do_lower_case")
+    items = map(checkpoint.children, checkpoint.objects())
+    named = (x["do_lower_case"] for x in items if "do_lower_case" in x)
+    lower_case = next(filter(checkpoint.key, named), None)
     if lower_case is not None:
         unused = (*found.unused, lower_case)
         found = dataclasses.replace(found, unused=unused)
@@ -131,13 +133,6 @@ def _read_graph(path: str) -> meta_graph_pb2.MetaGraphDef:
             "version for TensorFlow 2."
         )
     return graphs[0]
-
-
-def _child(checkpoint: ObjectCheckpoint, name: str) -> int | None:
-    """Returns a variable with this local name in any object, or None."""
-    items = map(checkpoint.children, checkpoint.objects())
-    named = (children[name] for children in items if name in children)
-    return next(filter(checkpoint.key, named), None)
 
 
 def _read_activation(graph) -> tuple[str, list[str]]:

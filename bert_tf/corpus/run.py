@@ -98,7 +98,6 @@ def _make(
     names: Sequence[str],
     work_dir: str,
 ) -> dict[str, Any]:
-    """Writes the text; returns the report."""
     processes = config.num_processes or os.cpu_count() or 1
     with worker_processes.pool(processes) as pool:
         folder = os.path.join(work_dir, "parts")

@@ -30,6 +30,7 @@ from absl import logging
 from bert_tf import features
 from bert_tf import stateless_random
 from bert_tf.data.records import tfrecords
+from bert_tf.distribute.batches import fill_up
 from bert_tf.errors import UserError
 from bert_tf.text.masking import DynamicMasking
 
@@ -121,7 +122,10 @@ class PretrainingInput:
           Batches of the pretraining features, [rows, S], [rows, P] or [rows,
           1], and `example_index` <int64>[rows].
         """
-        stream = self._serialized(start_record)
+        epoch, position = divmod(start_record, self.num_records)
+        first = self._first_epoch(epoch, position)
+        later = tf.data.Dataset.range(epoch + 1, tf.int64.max)
+        stream = first.concatenate(later.flat_map(self._epoch))
         stream = stream.rebatch(self.batch_size, drop_remainder=True)
         stream = stream.enumerate()
         first_row, num_rows = rows or (0, self.batch_size)
@@ -153,7 +157,7 @@ class PretrainingInput:
             is_real = index < tf.size(serialized, tf.int64)
             index = tf.where(is_real, index + number * self.batch_size, -1)
             batch = {
-                name: self._pad(value)
+                name: fill_up(value, self.batch_size)
                 for name, value in self._parse(serialized).items()
             }
             return batch | {"example_index": index}
@@ -203,13 +207,6 @@ class PretrainingInput:
                         most,
                     )
                     file.write(blank)
-
-    def _serialized(self, start_record: int) -> tf.data.Dataset:
-        """Returns the stream of serialized records, in uneven batches."""
-        epoch, position = divmod(start_record, self.num_records)
-        first = self._first_epoch(epoch, position)
-        later = tf.data.Dataset.range(epoch + 1, tf.int64.max)
-        return first.concatenate(later.flat_map(self._epoch))
 
     def _first_epoch(self, epoch: int, position: int) -> tf.data.Dataset:
         """Returns the permuted blocks of an epoch, starting at a position."""
@@ -281,12 +278,6 @@ class PretrainingInput:
             feature.name: tf.cast(parsed[feature.name], feature.dtype)
             for feature in self._sizes
         }
-
-    def _pad(self, values: tf.Tensor) -> tf.Tensor:
-        """Adds rows of zeros up to the batch size."""
-        missing = self.batch_size - tf.shape(values)[0]
-        padded = tf.pad(values, [[0, missing], [0, 0]])
-        return tf.ensure_shape(padded, [self.batch_size, values.shape[1]])
 
 
 def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:

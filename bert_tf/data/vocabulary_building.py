@@ -357,7 +357,6 @@ def _counted_path(work_dir: str, file: int, name: str) -> str:
 def _count_documents(
     config: Flags, work_dir: str, element: tuple[int, str]
 ) -> None:
-    """Counts the documents of `element`: file number, path."""
     file, path = element
     documents = corpus.read_documents(
         [path],

@@ -94,7 +94,7 @@ def distribute_batches(
         if count < share:
             own = own.map(
                 lambda batch: {
-                    name: _fill_up(x, share) for name, x in batch.items()
+                    name: fill_up(x, share) for name, x in batch.items()
                 }
             )
         if plan.per_replica < share:
@@ -134,7 +134,7 @@ def _own_rows(dataset, first: int, count: int, batch_size: int):
     )
 
 
-def _fill_up(value: tf.Tensor, num_rows: int) -> tf.Tensor:
+def fill_up(value: tf.Tensor, num_rows: int) -> tf.Tensor:
     """Appends blank rows until there are `num_rows`."""
     missing = num_rows - tf.shape(value)[0]
     padded = tf.pad(value, [[0, missing]] + [[0, 0]] * (value.shape.rank - 1))

@@ -147,14 +147,18 @@ def _steps(column: str) -> int:
 
 
 def _compare(table: Values, finished: Values, failed: Rows) -> dict[str, Any]:
-    """Returns a table with its `values` and `signs`."""
     columns = {column["name"]: column for column in table["columns"]}
     reference, values = table["reference_row"], {}
     for row, column, *ids in table["cells"]:
         scores, count = [finished[x] for x in ids if x in finished], len(ids)
         if not ids:  # Average the previous columns of the row, seed by seed.
             parts = [x["scores"] for x in values.values() if x["row"] == row]
-            scores, count = _average(parts), max(map(len, parts))
+            seeds = [{x["seed"]: x["score"] for x in part} for part in parts]
+            scores = [
+                {"seed": x, "score": statistics.fmean(one[x] for one in seeds)}
+                for x in sorted(set.intersection(*map(set, seeds)))
+            ]
+            count = max(map(len, parts))
         value = {"row": row, "column": column, "scores": scores}
         value["num_planned"] = count
         value["num_failed"] = sum(x["id"] in ids for x in failed)
@@ -174,14 +178,6 @@ def _compare(table: Values, finished: Values, failed: Rows) -> dict[str, Any]:
             other = values[reference, column]
             value |= _judge_pair(value, other, claims.get((row, column)))
     return {**table, "values": [*values.values()], "signs": signs}
-
-
-def _average(parts: Sequence[Rows]) -> Rows:
-    """Returns the average score for each seed that all parts have."""
-    seeds = [{x["seed"]: x["score"] for x in part} for part in parts]
-    both = sorted(set.intersection(*map(set, seeds)))
-    means = [statistics.fmean(x[seed] for x in seeds) for seed in both]
-    return [{"seed": x, "score": y} for x, y in zip(both, means, strict=True)]
 
 
 def _judge_pair(row: Values, other: Values, claimed: str | None) -> Values:
@@ -349,7 +345,6 @@ def _signs(tables: Rows) -> list[str]:
 
 
 def _table(table: Values) -> list[str]:
-    """Returns the section of a table."""
     name, title = table["name"], table["title"]
     paper, values = _paper(table), table["values"]
     parts = [f'<a id="{name}"></a>\n\n## {title}', table["question"]]

@@ -203,7 +203,6 @@ class Runner:
         return True
 
     def _call(self, step: Step, command: Command, log: IO[bytes]) -> None:
-        """Runs a program, with its output in a log."""
         script, _ = command
         start = [path := os.path.join(_CLONE, script)]
         if not os.path.exists(path):
@@ -224,7 +223,6 @@ class Runner:
             raise UserError(f"Exit status {status}.")
 
     def _record(self, step: Step, commit: str, begin: float) -> None:
-        """Writes the file of a finished step."""
         now = datetime.datetime.now(datetime.UTC)
         values = {"id": step.id, **(self._score(step) if step.score else {})}
         values["commands"] = [

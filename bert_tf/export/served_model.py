@@ -52,7 +52,11 @@ def prepare(config: ServeConfig) -> ServeConfig:
             "export/savedmodel.py writes, or a model, such as the folder model "
             f"that training writes. Received: {path!r}, {paths.describe(path)}."
         )
-    name = config.model_name or _name(config.model_base_path)
+    # The name is "mrpc" for output/mrpc/model.
+    folder, name = os.path.split(os.path.abspath(config.model_base_path))
+    if name == _MODEL_FOLDER:
+        name = os.path.basename(folder)
+    name = config.model_name or re.sub(r"[:/]", "_", name)
     return dataclasses.replace(
         config, model_base_path=_export(path, name, config), model_name=name
     )
@@ -68,14 +72,6 @@ def _is_other(path: str) -> bool:
         return False
     names = {x for x in os.listdir(path) if not _NO_VERSION_YET.fullmatch(x)}
     return bool(names) and "saved_model.pb" not in names
-
-
-def _name(path: str) -> str:
-    """Returns a model's name on servers: "mrpc" for output/mrpc/model."""
-    folder, name = os.path.split(os.path.abspath(path))
-    if name == _MODEL_FOLDER:
-        name = os.path.basename(folder)
-    return re.sub(r"[:/]", "_", name)
 
 
 def _export(path: str, name: str, config: ServeConfig) -> str:

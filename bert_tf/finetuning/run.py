@@ -362,7 +362,6 @@ def _write_model(
     step: int,
     results: Mapping[str, Metrics],
 ) -> None:
-    """Writes the model directory of a trial."""
     stored = experiment.stored
     task_json = {"kind": task.kind} | task.to_json()
     task_json |= {"global_step": step, "results": dict(results)}

@@ -342,7 +342,6 @@ class Trial(Trainer):
         return metrics
 
     def _restore_best(self) -> None:
-        """Restores the weights of the best evaluation."""
         best = self._best.restore_latest()
         best_step = self._selection.best_step
         if best is None or best.step != best_step:

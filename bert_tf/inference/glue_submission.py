@@ -98,7 +98,6 @@ def run(config: Flags) -> None:
 
 
 def _run_on(devices: Devices, config: Flags) -> None:
-    """Writes the submission on prepared devices."""
     models = _find_models(config.model_dirs)
     parts, missing = _find_parts(config.glue_dir, models)
     if missing and not config.allow_missing_tasks:
@@ -166,12 +165,10 @@ def _model_of(task: GlueTask) -> str | None:
 
 
 def _tasks() -> list[GlueTask]:
-    """Returns the tasks of the leaderboard."""
     return [task for task in glue_tasks.TASKS.values() if task.submissions]
 
 
 def _find_models(patterns: str) -> dict[str, StoredModel]:
-    """Returns the models by task name."""
     expected = dict.fromkeys(filter(None, map(_model_of, _tasks())))
     models: dict[str, StoredModel] = {}
     for pattern in patterns.split(","):

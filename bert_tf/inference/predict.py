@@ -241,7 +241,6 @@ def run(config: Flags) -> None:
 
 
 def _run_on(devices: Devices, config: Flags) -> None:
-    """Runs prediction on prepared devices."""
     coordinator = devices.coordinator
     stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
     if coordinator.num_workers > 1:

@@ -188,7 +188,8 @@ class LocalCopy:
             # While this process waits, another may make the copy: check again.
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             if not os.path.exists(copy) and is_current(self._lock, name):
-                self._fetch(copy)
+                with files.atomic_directory(copy) as temporary:
+                    files.copy_folder(self._folder, temporary)
             self._lock.close()
 
     def close(self) -> None:
@@ -203,7 +204,3 @@ class LocalCopy:
 
     def _path(self) -> str:
         return os.path.join(tempfile.gettempdir(), self._name)
-
-    def _fetch(self, copy: str) -> None:
-        with files.atomic_directory(copy) as temporary:
-            files.copy_folder(self._folder, temporary)

@@ -222,7 +222,9 @@ def _delimited_table(
             yield Row(line, to_values(columns, first))
         for number, values in fields:
             names = by_count.get(len(values))
-            if has_header and _repeats(values, columns):
+            # Ignore the byte order mark that a joined file may begin with.
+            stripped = [value.strip("\ufeff ") for value in values]
+            if has_header and len(columns) > 1 and stripped == [*columns]:
                 raise UserError(
                     f"{path}, line {number} is the header again, as if files "
                     "were joined; remove the line."
@@ -236,13 +238,6 @@ def _delimited_table(
 
     names = tuple(name for name in columns if name not in repeated)
     return Table(path, names, _peek(rows(), path)[1], repeated)
-
-
-def _repeats(values: Sequence[str], columns: Sequence[str]) -> bool:
-    """Returns True if a row repeats a header of at least two columns."""
-    # Ignore the byte order mark that a second, joined file may begin with.
-    names = [value.strip("\ufeff ") for value in values]
-    return len(columns) > 1 and names == [*columns]
 
 
 def _count_message(

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
+from bert_tf import errors
 from bert_tf.config import check_bools
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -159,13 +160,25 @@ class _ConfiguredModel(layers.Configured, keras.Model):
     head_outputs = ()
     labels_tokens = False
     text_files = {}
+    built = False
 
     def __init__(self, config, fuse=False, for_inference=False, **kwargs):
         check_bools(fuse=fuse, for_inference=for_inference)
+        known = errors.arguments_of(type(self))
+        errors.check_arguments(type(self).__name__, kwargs, known)
         super().__init__(autocast=False, **kwargs)
         self.bert_config = layers.as_config(config)
         self.fuse = fuse
         self.for_inference = for_inference
+
+    def __getattr__(self, name):
+        if hasattr(type(self), name):  # A property raised: raise its own error.
+            return object.__getattribute__(self, name)
+        # Keras looks for many names, mostly private ones or in constructors.
+        names = ()
+        if self.built and name[0] != "_":
+            names = [x for x in dir(self) if x[0] != "_"]
+        raise errors.no_attribute(repr(type(self).__name__), name, names)
 
     def current_text_files(self):
         """Returns the `text_files` to save."""

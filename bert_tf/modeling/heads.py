@@ -17,6 +17,7 @@ import tensorflow as tf
 from bert_tf.config import APPROACHES
 from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.errors import UserError
+from bert_tf.errors import require_choice
 from bert_tf.modeling import dropout
 from bert_tf.modeling import layers
 
@@ -27,15 +28,6 @@ _LEAST_LAYERS = {
     "weighted_sum_last_four_hidden": _FOUR,
     "concat_last_four_hidden": _FOUR,
 }
-
-
-def require_choice(name, value, choices):
-    """Raises `UserError` unless an argument is one of its choices."""
-    if value not in choices:
-        raise UserError(
-            f"`{name}` must be one of {', '.join(choices)}. Received: "
-            f"{value!r}."
-        )
 
 
 def check_approach(approach, layer_combination, head):

@@ -21,6 +21,7 @@ from bert_tf.config import HEAD_TYPES
 from bert_tf.config import check_bools
 from bert_tf.config import check_pooling
 from bert_tf.errors import UserError
+from bert_tf.errors import require_choice
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import bilstm
 from bert_tf.modeling import dropout
@@ -65,7 +66,7 @@ class BertWithOutputHead(bert_model.BertWithHead):
         self, config, name=None, head="linear", lstm_size=None, **kwargs
     ):
         super().__init__(config, name=name or self._NAME, **kwargs)
-        heads.require_choice("head", head, HEAD_TYPES)
+        require_choice("head", head, HEAD_TYPES)
         self.head_type = head
         self.lstm_size = lstm_size
 

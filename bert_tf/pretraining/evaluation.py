@@ -4,7 +4,6 @@ import dataclasses
 import time
 from collections.abc import Callable
 from collections.abc import Mapping
-from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -105,9 +104,12 @@ def build_evaluation(
                 bar.update(1)
         results = _means(totals) | {"global_step": global_step}
         if len(batches) > 1 and "masked_lm_perplexity" in results:
-            error = results["masked_lm_perplexity"] * _loss_error(
-                *zip(*batches, strict=True)
-            )
+            # The standard error of the mean loss, sum(losses) / sum(weights).
+            losses, weights = np.transpose(batches)
+            residuals = losses - losses.sum() / weights.sum() * weights
+            variance = len(batches) * np.var(residuals, ddof=1)
+            error = np.sqrt(variance) / weights.sum()
+            error *= results["masked_lm_perplexity"]
             results["masked_lm_perplexity_error"] = float(error)
         return results
 
@@ -140,14 +142,6 @@ class HeldOut:
         pause = max(_SECONDS_BETWEEN, _TIMES_ITS_COST * seconds)
         self._due = time.monotonic() + pause
         return results
-
-
-def _loss_error(losses: Sequence[float], weights: Sequence[float]) -> float:
-    """Returns the standard error of sum(losses) / sum(weights)."""
-    mean = np.sum(losses) / np.sum(weights)
-    residuals = np.array(losses) - mean * np.array(weights)
-    variance = len(residuals) * np.var(residuals, ddof=1)
-    return np.sqrt(variance) / np.sum(weights)
 
 
 def _means(totals: Mapping[str, np.float64]) -> dict[str, float]:

@@ -456,7 +456,6 @@ class _PretrainingTrainer(Trainer):
         self._unpad = self.coordinator.from_chief(chosen)
 
     def _describe_devices(self) -> dict[str, Any]:
-        """Describes the devices of the last step."""
         compiled = self.training_step.compiled
         if not compiled and self._earlier_devices:
             return self._earlier_devices  # This process has done no step.

@@ -192,7 +192,6 @@ def check_tasks(request: inference_pb2.MultiInferenceRequest) -> None:
 
 
 def _classification(signature: Signature, examples: np.ndarray) -> Call:
-    """Returns the call that makes a `ClassificationResult`."""
     _check_examples_input(signature, "classification")
     if len(signature.outputs) not in (1, 2):
         raise errors.invalid(
@@ -231,7 +230,6 @@ def _classification(signature: Signature, examples: np.ndarray) -> Call:
 
 
 def _regression(signature: Signature, examples: np.ndarray) -> Call:
-    """Returns the call that makes a `RegressionResult`."""
     _check_examples_input(signature, "regression")
     if len(signature.outputs) != 1:
         raise errors.invalid("Expected one output Tensor.")

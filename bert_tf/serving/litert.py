@@ -188,7 +188,6 @@ class Litert(SavedModel):
         outputs: Collection[str],
         stop: Stop | None,
     ) -> dict[str, np.ndarray]:
-        """Runs a signature of the SavedModel."""
         signature = self._steps[name]
         inputs = {key: values[key] for key in signature.inputs}
         return super().run(signature, inputs, outputs, stop)

@@ -98,10 +98,6 @@ class OfficialFiles:
 
         `language` replaces {language} in the names of XNLI's files; error
         messages name `flag`.
-
-        Raises:
-          UserError: If the data set has no split of this kind, or if the folder
-            has no file of such a split.
         """
         splits = self.splits(kind)
         if not splits:
@@ -129,11 +125,7 @@ class OfficialFiles:
         language: str = "zh",
         flag: str = "--data_dir",
     ) -> str:
-        """Returns the path of a split's file.
-
-        Raises:
-          UserError: If the folder has no file of the split.
-        """
+        """Returns the path of a split's file."""
         for path in self._find(data_dir, split, language):
             return path
         name = self.file_names(split)[0].replace("{language}", language)

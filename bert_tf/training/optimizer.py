@@ -23,12 +23,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from bert_tf import errors
 from bert_tf.config import check_bools
 from bert_tf.errors import UserError
 
 # Variables with one of these in their names do not decay, and LAMB does not
 # scale their updates (optimization.py:59-66 of the original).
 EXCLUDED_FROM_DECAY = ("LayerNorm", "layer_norm", "bias")
+SCHEDULES = ("linear", "wsd")
 _DECAY_SHARE = 0.2
 # `xla` recognizes functions that update weights by this part of their names.
 COMPILED_NAME = "update_of_weight"
@@ -416,11 +418,10 @@ def build_optimizer(
       >>> optimizer.name, float(optimizer.learning_rate)  # At step 0.
       ('bert_adam', 0.0)
     """
-    if name not in _PRESETS:
-        raise UserError(
-            f"The optimizer must be one of {', '.join(_PRESETS)}. Received: "
-            f"{name!r}."
-        )
+    errors.require_choice("name", name, _PRESETS)
+    errors.require_choice("schedule", schedule, SCHEDULES)
+    known = errors.arguments_of(BertOptimizer)
+    errors.check_arguments("build_optimizer", kwargs, known)
     if num_train_steps is None and num_warmup_steps:
         raise UserError(
             "A warm-up needs `num_train_steps`, the length of the schedule. "

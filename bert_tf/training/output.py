@@ -181,7 +181,6 @@ def print_report(
 
 
 def _score_line(split: str, metrics: Mapping[str, float]) -> str:
-    """Returns the metrics of a split in lines of 76 columns."""
     text = ", ".join(
         f"{name} {value:.4g}"
         for name, value in metrics.items()

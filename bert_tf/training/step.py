@@ -408,7 +408,6 @@ class TrainingStep:
         return tf.reshape(parts, tf.concat([[-1], tf.shape(parts)[2:]], 0))
 
     def _part(self, rows, index):
-        """Returns the rows of a micro-batch."""
         size = self.plan.micro_batch_size
         return {x: _slice(y, index * size, size) for x, y in rows.items()}
 

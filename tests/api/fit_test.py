@@ -447,18 +447,6 @@ class FitArgumentsTest(
         with self.assertRaisesRegex(UserError, message):
             default_training.check_counts(**arguments)
 
-    def test_methods_refuse_epochs_and_batch_size_of_0(self):
-        model = self.new()
-        data = (fit_case.TEXTS, fit_case.LABELS)
-        for call in (
-            lambda: model.fit(*data, epochs=0),
-            lambda: model.fit(*data, batch_size=0),
-            lambda: model.evaluate(*data, batch_size=0),
-            lambda: model.predict(data[0], batch_size=0),
-        ):
-            with self.assertRaisesRegex(UserError, "(epochs|batch_size)=0"):
-                call()
-
 
 class PaddingTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
@@ -962,9 +950,7 @@ class LossesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             "SparseCategoricalCrossentropy(from_logits=True)", logs.output[0]
         )
 
-    def test_refuses_wrong_names_and_missing_losses(self):
-        with self.assertRaisesRegex(UserError, "outputs are logits.*'label'"):
-            self.new(compiled={"loss": {"label": fit_case.CROSS_ENTROPY}})
+    def test_refuses_missing_losses(self):
         own = bert_tf.BertForClassification(tiny_model.ONE_LAYER, num_labels=2)
         own.compile("sgd", run_eagerly=True)
         with self.assertRaisesRegex(UserError, "Expected a loss: compile"):

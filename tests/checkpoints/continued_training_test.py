@@ -74,9 +74,7 @@ class ContinuedTrainingTest(files_case.FolderCase):
         _, expected = _continue_training(stored, 3)
         _, state = _continue_training(model_directory.read_model(path), 3)
         self.assertEqual(state["global_step"], 15)
-        self.assertEqual(set(state), set(expected))
-        for name, value in expected.items():
-            self.assertAllEqual(state[name], value, name)
+        self.assertAllClose(state, expected, rtol=0, atol=0)
 
 
 if __name__ == "__main__":

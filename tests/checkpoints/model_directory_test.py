@@ -245,8 +245,7 @@ class ModelDirectoryTest(tf.test.TestCase, parameterized.TestCase):
         self.assertTrue(model_directory.recognizes(run))
         found = model_directory.read_model(run)
         self.assertEqual(found.task["global_step"], 7)
-        for name, value in self.weights.items():
-            self.assertAllEqual(found.weights[name], value, name)
+        self.assertAllClose(found.weights, self.weights, rtol=0, atol=0)
 
     def test_rejects_other_output_directories(self):
         run = self._write_run(steps=())

@@ -81,9 +81,7 @@ class RecurrentHeadsTest(tf.test.TestCase, parameterized.TestCase):
 
     def _assert_same(self, model, values):
         named = bert_model.named_variables(model)
-        self.assertEqual(set(named), set(values))
-        for name, value in values.items():
-            self.assertAllEqual(named[name], value, name)
+        self.assertAllClose(named, values, rtol=0, atol=0)
 
     @parameterized.parameters(*_MODELS)
     def test_model_directory_is_built_again(self, kind, cls, arguments):

@@ -78,9 +78,7 @@ class DistillTest(files_case.FilesCase):
     def _assert_same_state(self, one, other):
         expected = tf1_checkpoint.read(self.path(one))
         received = tf1_checkpoint.read(self.path(other))
-        self.assertEqual(set(received), set(expected))
-        for name, value in expected.items():
-            self.assertAllEqual(received[name], value, name)
+        self.assertAllClose(received, expected, rtol=0, atol=0)
 
     @pytest.mark.thorough
     def test_interrupted_equals_uninterrupted(self):

@@ -335,7 +335,7 @@ class FeatureBasedTest(tf.test.TestCase, parameterized.TestCase):
             "feature-based approach. Received: 'embeddings' with 'fine_tuning'",
         ),
         ({"lstm_size": 3}, "is for heads with a BiLSTM. Received: 3"),
-        ({"head": "lstm"}, "must be one of linear, bilstm. Received: 'lstm'"),
+        ({"head": "lstm"}, "be one of linear, bilstm. Received: head='lstm'"),
         ({"head": "bilstm", "lstm_size": 0}, "at least 1.*Received: 0"),
     )
     def test_wrong_arguments_are_refused(self, arguments, message):

@@ -74,18 +74,14 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         expected = _numpy_results(model, self.examples)
         error = results.pop("masked_lm_perplexity_error")
         self.assertAllClose(error, self._error(model), rtol=1e-4)
-        self.assertEqual(results.keys(), expected.keys())
-        for name, value in expected.items():
-            self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
+        self.assertAllClose(results, expected, rtol=1e-5)
         # One batch has other means than all, so ignoring the limit would fail.
         first = evaluation.build_evaluation(
             model, self.data.evaluation_dataset(), max_eval_steps=1
         )(12)
         expected = _numpy_results(model, self.examples[:8])
         # The error is estimated from several batches, so one batch has none.
-        self.assertEqual(first.keys(), expected.keys())
-        for name, value in expected.items():
-            self.assertAllClose(first[name], value, rtol=1e-5, msg=name)
+        self.assertAllClose(first, expected, rtol=1e-5)
 
     def _error(self, model):
         """Returns the perplexity's error from losses of batches of 8."""
@@ -127,8 +123,7 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         dataset = self.data.evaluation_dataset()
         expected = evaluation.build_evaluation(model, dataset)(12)
         results = evaluation.build_evaluation(model, dataset, unpad=True)(12)
-        for name, value in expected.items():
-            self.assertAllClose(results[name], value, rtol=1e-5, msg=name)
+        self.assertAllClose(results, expected, rtol=1e-5)
 
     def test_writes_results_in_the_original_format(self):
         path = os.path.join(self.folder, "eval_results.txt")

@@ -127,9 +127,7 @@ class FinetuningCase:
 
     def assert_same_state(self, one, other):
         expected, received = state(one), state(other)
-        self.assertEqual(set(received), set(expected))
-        for name, value in expected.items():
-            self.assertAllEqual(received[name], value, name)
+        self.assertAllClose(received, expected, rtol=0, atol=0)
 
     def assert_same_weights(self, one, other):
         """Compares two model directories in the folder."""

@@ -142,11 +142,14 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         computed = task_prediction.OutputComputer(
             model, _Task(), batch_size, strategy
         ).compute(features, _EIGHTS)
+        self._assert_computed(computed, expected, features)
+
+    def _assert_computed(self, computed, logits, features):
         self.assertAllClose(
-            computed.outputs["logits"], expected, atol=1e-5, rtol=1e-5
+            computed.outputs["logits"], logits, atol=1e-5, rtol=1e-5
         )
         self.assertAllClose(
-            computed.loss, _expected_loss(expected, features), rtol=1e-5
+            computed.loss, _expected_loss(logits, features), rtol=1e-5
         )
 
     @parameterized.parameters(True, False)
@@ -158,12 +161,7 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
         computed = task_prediction.OutputComputer(
             model, _Task(), 4, unpad=True
         ).compute(features, _EIGHTS)
-        self.assertAllClose(
-            computed.outputs["logits"], logits, atol=1e-5, rtol=1e-5
-        )
-        self.assertAllClose(
-            computed.loss, _expected_loss(logits, features), rtol=1e-5
-        )
+        self._assert_computed(computed, logits, features)
 
     def test_traces_once_and_sees_new_weights(self):
         model, features, task = _classifier(), _Features(_LENGTHS), _Task()

@@ -12,7 +12,6 @@ import os
 import re
 import zipfile
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
@@ -140,7 +139,12 @@ def read(directory: str) -> Checkpoint:
                 f"{path} is quantized or not a model's: expected floating "
                 f"point numbers, but {original} is {dtype}."
             )
-    named = _class_in(_read_keras(path)[0]) if name == KERAS_FILE else None
+    named = None
+    if name == KERAS_FILE:
+        # "bert/tf_bert_for_masked_lm_1/bert/..." names tfbertformaskedlm.
+        models = {(*x.split("/"), "")[1] for x in _read_keras(path)[0]}
+        if len(models) == 1:
+            named = re.sub(r"_(\d+$)?", "", models.pop())
     checkpoint = Checkpoint(path, tensors, tuple(sorted(used)), named)
     _check_copies(checkpoint)
     return checkpoint
@@ -369,12 +373,3 @@ def _torch_name(name: str) -> str:
     if parts[-1] in ("kernel", "embeddings"):
         parts[-1] = "weight"
     return ".".join(parts[starts[-1] :])
-
-
-def _class_in(names: Iterable[str]) -> str | None:
-    """Returns the class in the name of a Keras model, in lower case.
-
-    For "bert/tf_bert_for_masked_lm_1/bert/...", returns "tfbertformaskedlm".
-    """
-    models = {(*name.split("/"), "")[1] for name in names}
-    return re.sub(r"_(\d+$)?", "", models.pop()) if len(models) == 1 else None

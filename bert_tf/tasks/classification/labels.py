@@ -169,6 +169,8 @@ def is_one_hot(value: Any, num_labels: int) -> bool:
 
 def _name_of(value: Any, labels: Sequence[str]) -> str:
     """Returns a label's name for its name, index or one-hot vector."""
+    if isinstance(value, bool | np.bool_):  # A label may be "True" or "true".
+        value = {x.lower(): x for x in labels}.get(str(value).lower(), value)
     if isinstance(value, str) and value in labels:
         return value
     if is_one_hot(value, len(labels)):

@@ -322,7 +322,10 @@ def _add_answer(
         return None
     answer_start = None
     if example.is_unspaced(start, end):
-        answer_start = _find_nearest(example.context, text, offset)
+        # Find the occurrence of the text that is nearest to the offset.
+        before = example.context.rfind(text, 0, offset + len(text))
+        places = {before, example.context.find(text, offset)} - {-1}
+        answer_start = min(places, key=lambda x: abs(x - offset), default=None)
     return dataclasses.replace(
         example,
         orig_answer_text=text,
@@ -330,13 +333,6 @@ def _add_answer(
         end_position=end,
         answer_start=answer_start,
     )
-
-
-def _find_nearest(context: str, text: str, offset: int) -> int | None:
-    """Returns where a text occurs nearest to an offset, or None if nowhere."""
-    before = context.rfind(text, 0, offset + len(text))
-    places = {before, context.find(text, offset)} - {-1}
-    return min(places, key=lambda place: abs(place - offset), default=None)
 
 
 def add_answer(example: SquadExample, label: Any) -> SquadExample:

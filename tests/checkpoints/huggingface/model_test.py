@@ -42,9 +42,7 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         sharded = self.read().weights
         self.write_all()
         whole = self.read().weights
-        self.assertEqual(set(sharded), set(whole))
-        for name, value in whole.items():
-            self.assertAllEqual(sharded[name], value, name)
+        self.assertAllClose(sharded, whole, rtol=0, atol=0)
 
     def test_refuses_a_missing_shard(self):
         self._shard()
@@ -304,9 +302,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         renamed = {old(key): x for key, x in case.bare(values).items()}
         self.write_all(name, renamed)
         stored = self.read()
-        self.assertEqual(set(stored.weights), set(expected))
-        for key, value in expected.items():
-            self.assertAllEqual(stored.weights[key], value, key)
+        self.assertAllClose(stored.weights, expected, rtol=0, atol=0)
 
     def test_buffers_and_copies_are_expected(self):
         values = case.make_values("BertForMaskedLM")
