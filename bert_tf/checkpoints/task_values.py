@@ -150,6 +150,8 @@ def read_shape(path: str) -> dict[str, Any]:
     """
     if os.path.isfile(path):
         return stored_files.peek_object(path)
+    if paths.is_remote(path):
+        return {}
     folder = path
     if not os.path.isdir(path) and paths.may_be_model(path):
         folder = os.path.dirname(path)

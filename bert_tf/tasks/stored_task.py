@@ -40,13 +40,16 @@ _MAX_BYTES = 10 << 20
 
 
 def read(model_dir: str) -> dict[str, Any]:
-    """Returns task.json, or {} if there is none that can be read.
+    """Returns a local model's task.json, or {} if there is none to read.
 
-    `model_dir` may also be the output directory of a training run.
+    `model_dir` may also be the output directory of a training run. The files of
+    remote models, such as hf://, are read when the model is loaded.
     """
-    for folder in (model_dir, os.path.join(model_dir, "model")):
+    if paths.is_remote(model_dir):
+        return {}
+    for folder in ("", "model"):
+        path = os.path.join(model_dir, folder, "task.json")
         try:
-            path = os.path.join(folder, "task.json")
             values = stored_files.read_object(path)
         except (OSError, ValueError):  # Loading the model reports this.
             continue

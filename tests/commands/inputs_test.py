@@ -10,7 +10,9 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import task_values
 from bert_tf.io import files
+from bert_tf.tasks import stored_task
 from tests.support import full_disk
 from tests.support import scripts
 from tests.support import tiny_finetuning
@@ -150,7 +152,6 @@ _CASES = (
     (f"{_CHOICE} --train_file=text.csv {_NEW}",
      "text.csv has no column 'context'"),
     (f"{_TAGS} --tag_column=ner {_NEW}", "'ner'"),
-    # Errors in the last row, and errors that only all rows together show.
     (f"{_OWN} --train_file=last.csv {_NEW}",
      "last.csv, line 3003 has no label"),
     (f"{_OWN} --train_file=one.csv {_NEW}", "at least 2 different labels"),
@@ -182,7 +183,6 @@ _CASES = (
      f"--label_column=topic {_NEW}", "at least two different texts of each"),
     (f"{_OWN} --train_file=one.csv --dev_fraction=0.1 {_NEW}",
      "--dev_fraction=0.1 needs two different texts of each label in one.csv"),
-    # Errors of a model to evaluate, or in the columns that it stores.
     (f"{_OWN} --output_dir=out --pretrained_model_dir=no_unk --do_eval "
      "--dev_file=one.csv", "vocab.txt lacks [UNK]"),
     (f"{_OWN} --output_dir=out --pretrained_model_dir=short --do_eval "
@@ -354,6 +354,10 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn(expected, message, command)
         self.assertNotIn("\n", message)
         self.assertFalse(imported, command)
+
+    def test_hub_names_are_left_to_the_readers_of_models(self):
+        self.assertIsNone(stored_task.read_kind("hf://owner/name"))
+        self.assertEqual(task_values.read_shape("hf://owner/name"), {})
 
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
