@@ -110,18 +110,20 @@ def option(
       name: The flag's name, if it differs from the name of the field.
       choices: The values that a text flag accepts.
       reads: For a path that must exist: "file", "files" (globs, separated by
-        commas), "folder" or "model"; see `paths`.
+        commas), "folder", "model" or "models" (globs or names, separated by
+        commas); see `paths`.
       **rules: `at_least`, `above`, `at_most` and `below` limit the value, but
         None is always allowed; a number is at least 0 by default. `needs` lists
         flags ("do_train") or values ("head=bilstm"); if this flag is set, one
         of these must be set. `not_with` lists flags or values that must not be
-        set together with this flag.
+        set together with this flag. `endings` lists usual endings of an output;
+        of the endings of compressed and binary files, only these are allowed.
     """
     if group not in GROUPS:
         raise ValueError(f"Unknown group of flags: {group!r}.")
     if affects not in EFFECTS:
         raise ValueError(f"Unknown effect of a flag: {affects!r}.")
-    if not rules.keys() <= {*BOUNDS, "needs", "not_with"}:
+    if not rules.keys() <= {*BOUNDS, "needs", "not_with", "endings"}:
         raise ValueError(f"Unknown rules of a flag: {', '.join(rules)}.")
     metadata = {
         "help": help_text + (_MODEL_NAMES if reads == "model" else ""),
@@ -273,6 +275,13 @@ class BertConfig:
         """
         keys = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - keys - _UNUSED_KEYS)
+        if "model_type" in unknown:
+            raise UserError(
+                f"{source} must be a bert_config.json. Received: a Hugging "
+                "Face configuration; give the folder of its model, without "
+                "--bert_config_file, or let run/convert_checkpoint.py "
+                "--to=bert_tf write the file."
+            )
         if unknown:
             hint = did_you_mean(unknown[0], keys)
             raise UserError(

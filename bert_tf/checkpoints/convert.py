@@ -9,13 +9,13 @@ import dataclasses
 import math
 import os
 import pathlib
-import re
 import sys
 from collections.abc import Iterator
 
 from bert_tf import errors
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import model_directory
+from bert_tf.checkpoints import task_values
 from bert_tf.checkpoints import weight_map
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.config import ORIGINAL
@@ -31,22 +31,11 @@ from bert_tf.text.tokenizer import MAX_CHARS_PER_WORD
 
 
 def run(config: Flags) -> None:
-    """Converts a model and prints a report; after an error, nothing is written.
-
-    Raises:
-      UserError: If the model cannot be read, converted or written.
-    """
+    """Converts a model and prints a report; an error writes nothing."""
     with locked_output(config) as output:
-        if config.allow_activation_change and (
-            config.target_format != "keras_hub"
-        ):
-            raise UserError(
-                "--allow_activation_change is for --to=keras_hub only. "
-                f"Received: --to={config.target_format}; drop the flag."
-            )
-        allow_missing = _compile(config.allow_missing)
         source_format = config.source_format or formats.detect(config.input)
-        stored = formats.read(config.input, source_format, allow_missing)
+        pattern = config.missing_pattern
+        stored = formats.read(config.input, source_format, pattern)
         check_complete(stored)
         if config.do_lower_case is not None:
             stored = with_lower_case(stored, config.do_lower_case)
@@ -60,67 +49,17 @@ def locked_output(config: Flags) -> Iterator[str]:
     """Locks --output and yields the directory to write.
 
     Raises:
-      UserError: If `check_paths` raises, another process writes to --output, or
-        the disk is full.
+      UserError: If `check_replaced` raises, another process writes to --output,
+        or the disk is full.
     """
-    arguments = config.input, config.output, config.overwrite
-    output = check_paths(*arguments)
+    output = task_values.check_replaced(config)
     with (
         errors.full_disks(),
         errors.naming(config.output),
         locks.one_writer(output, "--output", is_replaced=True),
     ):
         # Check again: before the lock, another process may have made --output.
-        yield check_paths(*arguments)
-
-
-def check_paths(source: str, target: str, overwrite: bool) -> str:
-    """Checks --input and --output before anything is read.
-
-    Returns:
-      The directory to write. If `target` is a symbolic link, this is the
-      directory that the link points to, so the link itself is kept.
-
-    Raises:
-      UserError: If a path is not local, if `target` exists and may not be
-        replaced, or if `target` is or contains `source`.
-    """
-    for flag, path in (("--input", source), ("--output", target)):
-        if not path or "://" in path:
-            raise UserError(
-                f"{flag} must be a local path. Received: {path!r}; copy the "
-                "files to a local disk first."
-            )
-    resolved = os.path.realpath(target)
-    if _contains(resolved, os.path.realpath(source)):
-        raise UserError(
-            f"--output={target} is or contains --input={source}, which would "
-            "be lost; choose another directory."
-        )
-    if not os.path.exists(resolved):
-        return resolved
-    if not os.path.isdir(resolved):
-        raise UserError(
-            f"--output must be a directory to write. Received: {target!r}, "
-            "which is a file; choose another name."
-        )
-    if not overwrite:
-        raise UserError(
-            f"--output={target} already exists; choose another directory, or "
-            "add --overwrite to replace it and everything in it."
-        )
-    for name, kept in (("working", os.getcwd()), ("home", "~")):
-        if _contains(resolved, os.path.realpath(os.path.expanduser(kept))):
-            raise UserError(
-                f"--overwrite would replace --output={target}, which contains "
-                f"your {name} directory; choose another directory."
-            )
-    return resolved
-
-
-def _contains(folder: str, path: str) -> bool:
-    """Returns whether `path` is `folder` or lies in it; both are resolved."""
-    return os.path.commonpath([folder, path]) == folder
+        yield task_values.check_replaced(config)
 
 
 def check_complete(stored: StoredModel) -> None:
@@ -158,16 +97,6 @@ def with_lower_case(stored: StoredModel, lower_case: bool) -> StoredModel:
         },
         report=stored.report.with_notes(f"{flag} overrides this."),
     )
-
-
-def _compile(pattern: str | None) -> re.Pattern | None:
-    try:
-        return None if pattern is None else re.compile(pattern)
-    except re.error as error:
-        raise UserError(
-            "--allow_missing must be a regular expression of Python. "
-            f"Received: {pattern!r} ({error})."
-        ) from error
 
 
 def _check_normalization(config: Flags, stored: StoredModel) -> None:

@@ -258,10 +258,7 @@ def read_new_tokens(
         else:
             tokens[token] = None
     if not tokens:
-        raise UserError(
-            f"{path}: the vocabulary of the model has all of its {len(lines)} "
-            "words already, so there is nothing to add."
-        )
+        raise vocabulary_lib.nothing_new(path, len(lines))
     ids = tokenizer.tokenize(list(tokens)).to_list()
     old_ids = {
         token: _split_continuation(token, tokenizer.vocabulary)

@@ -23,6 +23,7 @@ import re
 import types
 
 from bert_tf.checkpoints import names
+from bert_tf.checkpoints import task_values
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.errors import UserError
 from bert_tf.flags.groups import FORMATS
@@ -99,10 +100,7 @@ def read(
         seen = paths.describe(path)
         if others:
             seen = f"which looks like {others[0]}"
-        raise UserError(
-            f"Expected the format {source_format} (--from={source_format}). "
-            f"Received: {path!r}, {seen}."
-        )
+        raise task_values.other_format(path, source_format, seen)
     stored = module.read_model(path, allow_missing)
     return dataclasses.replace(stored, revision=revision)
 

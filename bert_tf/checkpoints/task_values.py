@@ -1,8 +1,10 @@
-"""Checks the values in task.json and tokenizer.json.
+"""Reads and checks the small files of models, such as task.json.
 
 Imports no TensorFlow: scripts check their input before they import TensorFlow.
 """
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +13,8 @@ from bert_tf.config import APPROACHES
 from bert_tf.config import HEAD_TYPES
 from bert_tf.config import LAYER_COMBINATIONS
 from bert_tf.config import NORMALIZATIONS
+from bert_tf.errors import UserError
+from bert_tf.io import paths
 from bert_tf.io import stored_files
 from bert_tf.io.stored_files import FLAG
 from bert_tf.io.stored_files import NUMBER
@@ -108,6 +112,18 @@ _BY_KIND: Mapping[str, Mapping[str, Kind]] = {
     },
 }
 
+_CONFIG_FILE = "config.json"
+# Format -> pattern of the name of a file in its directory.
+_CHECKPOINT = r"\.(index|data-.+)$"
+_FILES = {
+    "bert_tf": "^(checksums.json|model)$",
+    "huggingface": "^(config.json$|model.safetensors|(tf|pytorch)_model)",
+    "keras_hub": r"^config.json$|\.weights\.",
+    "model_garden": _CHECKPOINT,
+    "tf1": _CHECKPOINT,
+    "tf_hub": "^saved_model.pb$",
+}
+
 
 def only(value: Any) -> Kind:
     """Returns the kind that allows only `value` or null."""
@@ -124,3 +140,97 @@ def check_task(task: Mapping[str, Any], source: str) -> None:
 def check_tokenizer(settings: Mapping[str, Any], source: str) -> None:
     """Raises `UserError` if a value in tokenizer.json is of the wrong kind."""
     stored_files.check(settings, _TOKENIZER, source, _REQUIRED_OF_TOKENIZER)
+
+
+def read_shape(path: str) -> dict[str, Any]:
+    """Returns the configuration of a local model; {} if no small file has it.
+
+    The configuration is that of the original or of Hugging Face, unchecked. The
+    path is this file, its directory, or the prefix of a checkpoint.
+    """
+    if os.path.isfile(path):
+        return stored_files.peek_object(path)
+    if paths.is_remote(path):
+        return {}
+    folder = path
+    if not os.path.isdir(path) and paths.may_be_model(path):
+        folder = os.path.dirname(path)
+    for name in ("bert_config.json", "model/bert_config.json", _CONFIG_FILE):
+        if values := stored_files.peek_object(os.path.join(folder, name)):
+            return values
+    return {}
+
+
+def read_size(path: str, key: str) -> int | None:
+    """Returns a number of `read_shape`, or None if it is unknown."""
+    value = read_shape(path).get(key)
+    return value if integer().fits(value) else None
+
+
+def check_format(path: str, expected: str | None) -> None:
+    """Raises `UserError` if a local directory has no file of a format, --from.
+
+    Whether the files are complete is checked when they are read.
+    """
+    pattern = _FILES.get(expected)
+    if pattern and os.path.isdir(path):
+        if not any(map(re.compile(pattern).search, os.listdir(path))):
+            raise other_format(path, expected, paths.describe(path))
+
+
+def other_format(path: str, expected: str, seen: str) -> UserError:
+    """Returns the error for a model of another format than --from names."""
+    return UserError(
+        f"Expected the format {expected} (--from={expected}). Received: "
+        f"{path!r}, {seen}; drop --from to detect the format."
+    )
+
+
+def check_replaced(config: Any) -> str:
+    """Checks --input and --output of a conversion before anything is read.
+
+    Returns:
+      The directory to write. If --output is a symbolic link, this is the
+      directory that the link points to, so the link itself is kept.
+
+    Raises:
+      UserError: If a path is not local, if --output exists and may not be
+        replaced, or if it is or contains --input.
+    """
+    source, target = config.input, config.output
+    for flag, path in (("--input", source), ("--output", target)):
+        if not path or paths.is_remote(path):
+            raise UserError(
+                f"{flag} must be a local path. Received: {path!r}; copy the "
+                "files to a local disk first."
+            )
+    resolved = os.path.realpath(target)
+    if _holds(resolved, os.path.realpath(source)):
+        raise UserError(
+            f"--output={target} is or contains --input={source}, which would "
+            "be lost; choose another directory."
+        )
+    if not os.path.exists(resolved):
+        return resolved
+    if not os.path.isdir(resolved):
+        raise UserError(
+            f"--output must be a directory to write. Received: {target!r}, "
+            "which is a file; choose another name."
+        )
+    if not config.overwrite:
+        raise UserError(
+            f"--output={target} already exists; choose another directory, or "
+            "add --overwrite to replace it and everything in it."
+        )
+    for name, kept in (("working", os.getcwd()), ("home", "~")):
+        if _holds(resolved, os.path.realpath(os.path.expanduser(kept))):
+            raise UserError(
+                f"--overwrite would replace --output={target}, which contains "
+                f"your {name} directory; choose another directory."
+            )
+    return resolved
+
+
+def _holds(folder: str, path: str) -> bool:
+    """Returns whether `path` is `folder` or lies in it; both are resolved."""
+    return os.path.commonpath([folder, path]) == folder

@@ -8,6 +8,7 @@ checkpoints, weight files and converters all use canonical names.
 
 import dataclasses
 import re
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,26 @@ HEADS = {
     "next_sentence": (NEXT_SENTENCE,),
     "encoder": (),
     "embeddings": (),
+}
+
+# The kinds with a head that only fine-tuning trains.
+FINE_TUNED = (
+    "classification",
+    "multiple_choice",
+    "question_answering",
+    "tagging",
+)
+# Kind of model -> the class of transformers with the same heads.
+ARCHITECTURES = {
+    "embeddings": "BertModel",
+    "encoder": "BertModel",  # After "embeddings": readers keep the last kind.
+    "pretraining": "BertForPreTraining",
+    "masked_lm": "BertForMaskedLM",
+    "next_sentence": "BertForNextSentencePrediction",
+    "classification": "BertForSequenceClassification",
+    "tagging": "BertForTokenClassification",
+    "question_answering": "BertForQuestionAnswering",
+    "multiple_choice": "BertForMultipleChoice",
 }
 
 # Formats that have the canonical names and layouts.
@@ -358,6 +379,13 @@ def kind_of(names) -> str:
     return next(
         kind for kind, heads in HEADS.items() if present.issuperset(heads)
     )
+
+
+def kind_of_class(names: Any) -> str | None:
+    """Returns the kind of the first known class of transformers, or None."""
+    kinds = {name: kind for kind, name in ARCHITECTURES.items()}
+    names = names if isinstance(names, list) else [names]
+    return next((kinds[x] for x in map(str, names) if x in kinds), None)
 
 
 def shapes(config: BertConfig, kind: str) -> dict[str, Shape]:

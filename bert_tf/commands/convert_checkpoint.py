@@ -11,7 +11,9 @@ unused. Missing or unused weights are errors unless --allow_missing names them.
 """
 
 import dataclasses
+import re
 
+from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.groups import FORMATS
 from bert_tf.flags.groups import TF_HUB
@@ -47,8 +49,33 @@ class ConvertCheckpointConfig(ConversionConfig):
         False,
     )
 
+    def check(self) -> None:
+        super().check()
+        options.require(
+            not self.allow_activation_change
+            or self.target_format == "keras_hub",
+            "--allow_activation_change is for --to=keras_hub only. Received: "
+            f"--to={self.target_format}; drop the flag.",
+        )
+        self.missing_pattern  # noqa: B018  Raises an error for a wrong value.
+
+    @property
+    def missing_pattern(self) -> re.Pattern | None:
+        """The pattern in --allow_missing."""
+        try:
+            return self.allow_missing and re.compile(self.allow_missing)
+        except re.error as error:
+            raise UserError(
+                "--allow_missing must be a regular expression of Python. "
+                f"Received: {self.allow_missing!r} ({error})."
+            ) from error
+
 
 def main(config: ConvertCheckpointConfig) -> None:
+    from bert_tf.checkpoints import task_values
+
+    task_values.check_replaced(config)
+    task_values.check_format(config.input, config.source_format)
     from bert_tf.checkpoints import convert as conversion
 
     conversion.run(config)

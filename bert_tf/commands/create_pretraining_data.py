@@ -39,6 +39,7 @@ class CreatePretrainingDataConfig(CorpusConfig):
         "Record files to write, separated by commas; with "
         "--num_shards, one name for all shards.",
         options.REQUIRED,
+        endings=".tfrecord",
     )
     vocab_file: str = options.data_file(
         "Vocabulary, one token a line.", options.REQUIRED
@@ -155,9 +156,12 @@ class CreatePretrainingDataConfig(CorpusConfig):
 
 
 def main(config: CreatePretrainingDataConfig) -> None:
+    from bert_tf.io import compression
+    from bert_tf.io import text_files
     from bert_tf.text.vocabulary import Vocabulary
 
     Vocabulary.from_file(config.vocab_file)  # Fails before slow imports.
+    text_files.check_starts(config.input_file, compression.read_blocks)
     from bert_tf.data import create as pretraining_data
 
     pretraining_data.create(config)

@@ -167,19 +167,14 @@ class DistillConfig(FilesConfig):
         """True if the student is an existing model, not a new one."""
         return any(getattr(self, name) for name in _STUDENT_FLAGS)
 
-    def layers_of_flag(self) -> tuple[int, ...] | None:
-        """Returns the numbers in --teacher_layers, or None if it is not set."""
-        layers = options.values(self, "teacher_layers", int, may_repeat=True)
-        return layers or None
+    def layers_of_flag(self) -> tuple[int, ...]:
+        """Returns the numbers in --teacher_layers."""
+        return options.values(self, "teacher_layers", int, may_repeat=True)
 
     def shape(
         self, hidden_size: int, num_attention_heads: int, intermediate_size: int
     ) -> dict[str, int]:
-        """Returns a student's `BertConfig` values, given the teacher's values.
-
-        Raises:
-          UserError: If --hidden_size does not determine the number of heads.
-        """
+        """Returns a student's `BertConfig` values, given its teacher's."""
         width = self.hidden_size or hidden_size
         heads, inner = self.num_attention_heads, self.intermediate_size
         if width != hidden_size:

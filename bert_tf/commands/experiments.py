@@ -1,7 +1,7 @@
-"""Repeats the paper's experiments and compares them with the paper's numbers.
+r"""Repeats the paper's experiments and compares them with the paper's numbers.
 
   python run/experiments.py --experiments=table5,figure5 --scale=small \
-    --corpus='corpus/*.txt' --data_dir=tasks --output_dir=experiments
+      --corpus='corpus/*.txt' --data_dir=tasks --output_dir=experiments
 
 --list prints the experiments and the tasks found in --data_dir. --dry_run
 prints the commands of each cell. Rerun the same command to resume. If several

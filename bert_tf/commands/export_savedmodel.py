@@ -11,6 +11,11 @@ from bert_tf.flags.export import SavedModelConfig
 
 
 def main(config: SavedModelConfig) -> None:
+    from bert_tf.export import heads
+    from bert_tf.serving import model_config
+
+    model_config.choose_version(config.version, [config.output_dir])
+    heads.check_export(config)
     from bert_tf.export import savedmodel
 
     savedmodel.run(config)

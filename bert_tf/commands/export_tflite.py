@@ -13,6 +13,9 @@ from bert_tf.flags.export import TfliteConfig
 
 def main(config: TfliteConfig) -> None:
     errors.require("tflite")
+    from bert_tf.export import heads
+
+    heads.check_export(config)
     from bert_tf.export.tflite import run as tflite_export
 
     tflite_export.run(config)

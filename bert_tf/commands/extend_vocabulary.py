@@ -12,6 +12,7 @@ the model reads longer texts; the new positions start as copies of the old ones.
 """
 
 import dataclasses
+import os
 
 from bert_tf.flags import options
 from bert_tf.flags.groups import ConversionConfig
@@ -54,6 +55,17 @@ class ExtendVocabularyConfig(ConversionConfig):
 
 
 def main(config: ExtendVocabularyConfig) -> None:
+    from bert_tf.checkpoints import task_values
+    from bert_tf.text import vocabulary as vocabulary_lib
+
+    task_values.check_replaced(config)
+    path, file = config.new_words_file, os.path.join(config.input, "vocab.txt")
+    if path:
+        words = vocabulary_lib.read_lines(path, "--new_words_file", "word")
+        if os.path.isfile(file):
+            known = vocabulary_lib.read_lines(file, "--input", "token")
+            if set(words) <= set(known):
+                raise vocabulary_lib.nothing_new(path, len(words))
     from bert_tf.checkpoints import extend_vocabulary as extension
 
     extension.run(config)

@@ -12,6 +12,7 @@ flags instead of --model_dir:
 
 import dataclasses
 
+from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.groups import ModelSourceConfig
 
@@ -30,7 +31,9 @@ class ExtractFeaturesConfig(ModelSourceConfig):
         reads="file",
     )
     output_file: str = options.output(
-        "JSON lines to write, in the original's format.", options.REQUIRED
+        "JSON lines to write, in the original's format.",
+        options.REQUIRED,
+        endings=".jsonl",
     )
     layers: str = options.evaluation(
         "Layers to write, separated by commas; by default, a smaller model "
@@ -72,9 +75,36 @@ class ExtractFeaturesConfig(ModelSourceConfig):
             "Give --model_dir, or --init_checkpoint with --bert_config_file "
             "and --vocab_file unless these are next to it.",
         )
+        self.choose_layers()
+
+    def choose_layers(self, num_layers: int | None = None) -> list[int]:
+        """Returns the layers to write; by default those of a model, up to four.
+
+        Only with `num_layers`, layers that a model lacks are an error.
+        """
+        try:
+            layers = [int(part) for part in self.layers.split(",")]
+        except ValueError as error:
+            raise UserError(
+                "--layers must be whole numbers separated by commas, such as "
+                f"-1,-2. Received: {self.layers!r}."
+            ) from error
+        if self.layers == type(self).layers:
+            layers = layers[:num_layers]
+        for layer in layers if num_layers else ():
+            options.require_layer("--layers", layer, num_layers)
+        return layers
 
 
 def main(config: ExtractFeaturesConfig) -> None:
+    from bert_tf.checkpoints import task_values
+    from bert_tf.io import text_files
+    from bert_tf.tasks import stored_task
+
+    text_files.check_starts(config.input_file)
+    source = config.model_dir or config.init_checkpoint
+    stored_task.check_length(config, source)
+    config.choose_layers(task_values.read_size(source, "num_hidden_layers"))
     from bert_tf.inference import extract_features
 
     extract_features.run(config)

@@ -32,6 +32,7 @@ class ExtractTextConfig(BeamConfig):
         "Text file to write, one paragraph a line and a blank line "
         "between documents; ending in .gz it is compressed.",
         options.REQUIRED,
+        endings=(".txt", ".gz"),
     )
     input_format: str = options.data(
         "Format of the files; auto detects it by name, then by content.",

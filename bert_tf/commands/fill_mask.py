@@ -39,7 +39,7 @@ def main(config: FillMaskConfig) -> None:
     from bert_tf.tasks import stored_task
 
     stored_task.require_masked_lm(
-        config.model_dir, stored_task.read(config.model_dir).get("kind")
+        config.model_dir, stored_task.read_kind(config.model_dir)
     )
     from bert_tf.inference import fill_mask
 

@@ -223,6 +223,7 @@ def _find_official_files(config: ClassifierConfig, stored: Mapping[str, Any]):
 
 def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
     from bert_tf.tasks import dev_split
+    from bert_tf.tasks import stored_task
     from bert_tf.tasks.classification.examples import Columns
     from bert_tf.tasks.classification.task_files import ClassificationFiles
 
@@ -253,13 +254,8 @@ def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
         return dataclasses.replace(task, labels=task.columns.labels)
     if config.train_file is not None:
         return task.with_labels_of(config.train_file)
-    kind = stored.get("kind", task.kind)
-    if kind != task.kind:
-        raise UserError(
-            "Without --do_train the model must be fine-tuned for "
-            f"{task.kind}. Received: a model of kind={kind!r}; add --do_train, "
-            "or give a model that was fine-tuned for it."
-        )
+    source = config.pretrained_model_dir or config.output_dir
+    stored_task.require_kind(stored.get("kind", task.kind), task.kind, source)
     raise UserError(
         "The model does not have the names of its labels; give the "
         "--train_file that it was trained with."
@@ -269,7 +265,6 @@ def _find_own_files(config: ClassifierConfig, stored: Mapping[str, Any]):
 def _check_columns(
     config: ClassifierConfig, columns: Any, problem_type: str
 ) -> None:
-    """Raises `UserError` if columns and problem type do not match."""
     if len(columns.labels) > 1 and problem_type != "multi_label":
         raise UserError(
             "Several label columns need --problem_type=multi_label. "

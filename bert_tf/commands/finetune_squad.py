@@ -168,16 +168,14 @@ def read(config: SquadConfig):
     """Returns the flags and the `SquadFiles`, with their data.
 
     --do_eval is set in the returned flags if --predict_file has answers.
-
-    Raises:
-      UserError: If a file is invalid, or lacks answers that the flags require.
     """
     from bert_tf.tasks import dev_split
     from bert_tf.tasks import stored_task
     from bert_tf.tasks.task_files import DEV
     from bert_tf.tasks.task_files import TEST
 
-    stored_task.check_model(config)
+    if not config.ensemble_nbest_files:
+        stored_task.check_model(config, "question_answering")
     if config.dev_fraction and config.do_predict:
         config = dataclasses.replace(config, do_eval=True, do_predict=False)
     task = dev_split.split(_files(config), config).load()
@@ -207,7 +205,6 @@ def read(config: SquadConfig):
 
 
 def _files(config: SquadConfig):
-    """Returns the `SquadFiles` of the flags, unread."""
     from bert_tf.tasks.squad.examples import SquadFiles
 
     paths = {

@@ -20,6 +20,7 @@ class GlueSubmissionConfig(PredictionConfig):
         "Fine-tuned models, one for each task: comma-separated "
         "globs of directories. Each one's task is read from its files.",
         options.REQUIRED,
+        reads="models",
     )
     glue_dir: str = options.data(
         "Directory with GLUE's folders: CoLA, SST-2, MNLI, AX, ...",
@@ -27,7 +28,9 @@ class GlueSubmissionConfig(PredictionConfig):
         reads="folder",
     )
     output_file: str = options.output(
-        "Zip file to write, for the leaderboard.", "submission.zip"
+        "Zip file to write, for the leaderboard.",
+        "submission.zip",
+        endings=".zip",
     )
     allow_missing_tasks: bool = options.output(
         "Omit tasks without a model or a folder; the leaderboard does not "
@@ -37,6 +40,9 @@ class GlueSubmissionConfig(PredictionConfig):
 
 
 def main(config: GlueSubmissionConfig) -> None:
+    from bert_tf.tasks.classification import glue_tasks
+
+    glue_tasks.require_folders(config.glue_dir)
     from bert_tf.inference import glue_submission
 
     glue_submission.run(config)

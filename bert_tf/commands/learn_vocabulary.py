@@ -22,7 +22,7 @@ class LearnVocabularyConfig(CorpusConfig):
         reads="files",
     )
     output_file: str = options.output(
-        "Vocabulary file to write.", options.REQUIRED
+        "Vocabulary file to write.", options.REQUIRED, endings=".txt"
     )
     vocab_size: int = options.training(
         "Number of lines in the vocabulary, exactly.", 30522
@@ -60,6 +60,10 @@ class LearnVocabularyConfig(CorpusConfig):
 
 
 def main(config: LearnVocabularyConfig) -> None:
+    from bert_tf.io import compression
+    from bert_tf.io import text_files
+
+    text_files.check_starts(config.input_file, compression.read_blocks)
     from bert_tf.data import vocabulary_building
 
     vocabulary_building.run(config)

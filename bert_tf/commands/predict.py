@@ -24,10 +24,8 @@ from bert_tf.distribute import packed_weights
 from bert_tf.flags import options
 from bert_tf.flags.groups import PredictionConfig
 
-# Endings of --output_file for tables, and endings that `check` refuses.
+# Endings of --output_file for tables, and for embeddings.
 _TABLES = (".csv", ".tsv")
-_NOT_WRITTEN = (".gz", ".xls", ".xlsx", ".ods", ".feather", ".zip", ".npz")
-# Endings of --output_file for embeddings.
 _ARRAYS = (".npy", ".parquet")
 
 
@@ -52,6 +50,7 @@ class PredictConfig(PredictionConfig):
         "File to write, a row for each row of the input, in its order: a table "
         "for .csv and .tsv, embeddings for .npy and .parquet, else JSON lines.",
         options.REQUIRED,
+        endings=(*_TABLES, ".jsonl", *_ARRAYS),
     )
     keep_columns: str | None = options.output(
         "Columns of a table to copy to the output, separated by commas, or "
@@ -71,11 +70,6 @@ class PredictConfig(PredictionConfig):
 
     def check(self) -> None:
         super().check()
-        options.require(
-            not self._ending_of(_NOT_WRITTEN),
-            "--output_file must end in .csv, .tsv, .jsonl, .npy or .parquet. "
-            f"Received: {self.output_file!r}.",
-        )
         options.require(
             self.array_ending != ".npy" or self.keep_columns is None,
             "An array has no columns to keep; write .parquet, or drop "
@@ -114,6 +108,9 @@ def main(config: PredictConfig) -> None:
     from bert_tf.tasks import stored_task
     from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 
+    if config.array_ending:
+        kind = stored_task.read_kind(config.model_dir)
+        stored_task.require_embeddings(kind)
     stored_task.check_inputs(
         EmbeddingsFiles()
         if config.array_ending

@@ -194,7 +194,6 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         )
 
     def _resolve_mask_rates(self) -> None:
-        """Sets all three masking rates if one is given, and checks them."""
         given = options.set_values(self, *options.MASK_RATES)
         if not given:
             return
@@ -233,7 +232,8 @@ def main(config: PretrainConfig) -> None:
     from bert_tf.text.vocabulary import Vocabulary
 
     bert_config = files.read_bert_config(config.bert_config_file)
-    options.require_length(config, bert_config, config.bert_config_file)
+    longest = bert_config.max_position_embeddings
+    options.require_length(config, longest, config.bert_config_file)
     if config.vocab_file:
         Vocabulary.from_file(config.vocab_file)  # Fails before slow imports.
     from bert_tf.pretraining import run as pretraining

@@ -31,6 +31,7 @@ class TokenizeFileConfig(NormalizationConfig):
     output_file: str = options.output(
         "JSON lines to write: ids, tokens and byte offsets of each line.",
         options.REQUIRED,
+        endings=".jsonl",
     )
     preserve_special_tokens: bool = options.data(
         "Keep special tokens such as [MASK] whole where the text contains "
@@ -45,10 +46,12 @@ def main(config: TokenizeFileConfig) -> None:
     Only \n ends a line; the last \n may be missing. Adds no [CLS] and [SEP].
     """
     from bert_tf.io import files
+    from bert_tf.io import text_files
     from bert_tf.text.vocabulary import Vocabulary
 
     files.require_writable(config.output_file, "--output_file")
     vocabulary = Vocabulary.from_file(config.vocab_file)
+    text_files.check_starts(config.input_file)
 
     import tensorflow as tf
     from absl import logging

@@ -28,6 +28,9 @@ class VerifyConfig(ModelSourceConfig):
 
 
 def main(config: VerifyConfig) -> None:
+    from bert_tf.serving import model_config
+
+    model_config.find_version(config.export_dir)
     from bert_tf.export import savedmodel
 
     report = savedmodel.verify(config.export_dir, config.model_dir)

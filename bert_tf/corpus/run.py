@@ -318,11 +318,6 @@ def output_files(config: Flags) -> list[str]:
             f"--output_file must be a local path. Received: {path!r}; copy the "
             "files when they are complete."
         )
-    if path.endswith((".bz2", ".xz", ".zst")):
-        raise UserError(
-            "--output_file must end in .gz to be compressed. Received: "
-            f"{path!r}."
-        )
     folder, name = os.path.split(path)
     compressed = ".gz" if name.endswith(".gz") else ""
     stem, ending = os.path.splitext(name.removesuffix(".gz"))

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import TypeVar
 
+from bert_tf.checkpoints import task_values
 from bert_tf.errors import UserError
 from bert_tf.flags import options
 from bert_tf.flags.options import Flags
@@ -25,13 +26,12 @@ def read(config: Flags) -> TaskFiles | None:
     Returns:
       The files with their rows; None if the rows cannot be checked before the
       teacher is read, for instance if the teacher has no task.json.
-
-    Raises:
-      UserError: If a flag does not fit the teacher's task, a file lacks a
-        column, or a row is invalid.
     """
-    stored_task.check_model(config)
     task = stored_task.describe_files(config.teacher_dir, "--teacher_dir")
+    stored_task.check_model(config, task and task.kind)
+    layers = task_values.read_size(config.teacher_dir, "num_hidden_layers")
+    if config.num_hidden_layers and layers:
+        choose_layers(config, config.num_hidden_layers, layers)
     if task is None:
         return None
     task = dev_split.split(with_files(task, config), config)
@@ -42,6 +42,36 @@ def read(config: Flags) -> TaskFiles | None:
     # None, so that nothing is checked here; scores need no names.
     has_labels = getattr(task, "labels", True) or has_score
     return task.load() if has_labels else None
+
+
+def choose_layers(
+    config: Flags, num_layers: int, num_teacher_layers: int
+) -> tuple[int, ...]:
+    """Returns the teacher's layer for each student layer, counted from 1.
+
+    By default, layer m of M student layers is paired with layer m * N / M,
+    rounded up, of N teacher layers (Jiao et al., 2020, section 4.1). With M = 3
+    and N = 12, the student is paired with the teacher's layers 4, 8 and 12.
+    """
+    chosen = config.layers_of_flag()
+    if not chosen:
+        options.require(
+            config.has_student or num_layers <= num_teacher_layers,
+            f"--num_hidden_layers must be at most {num_teacher_layers}, the "
+            f"number of the teacher's layers. Received: {num_layers}; a deeper "
+            "student needs --teacher_layers, one for each of its layers.",
+        )
+        return tuple(
+            -(-number * num_teacher_layers // num_layers)
+            for number in range(1, num_layers + 1)
+        )
+    options.require(
+        len(chosen) == num_layers and max(chosen) <= num_teacher_layers,
+        f"--teacher_layers must name {num_layers} layers, one for each of the "
+        f"student's, from 1 to {num_teacher_layers}, the teacher's last. "
+        f"Received: {config.teacher_layers}.",
+    )
+    return chosen
 
 
 def with_files(task: _Task, config: Flags) -> _Task:

@@ -110,7 +110,8 @@ def _read(
             config, max_seq_length=teacher_task.max_seq_length
         )
     stored_teacher.build_tokenizer()  # Raises if there is no vocabulary.
-    options.require_length(config, stored_teacher.config, stored_teacher.path)
+    longest = stored_teacher.config.max_position_embeddings
+    options.require_length(config, longest, stored_teacher.path)
     teacher_task = dataclasses.replace(
         inputs.with_files(teacher_task, config),
         max_seq_length=config.max_seq_length,
@@ -237,7 +238,7 @@ class Teacher(ObjectiveSource):
     def build_objective(self, model: keras.Model) -> DistillationObjective:
         config = self._config
         student, teacher = model.bert_config, self._stored.config
-        layers = choose_layers(
+        layers = inputs.choose_layers(
             config, student.num_hidden_layers, teacher.num_hidden_layers
         )
         widths, projection = (student.hidden_size, teacher.hidden_size), None
@@ -347,7 +348,7 @@ def read_student(config: Flags, teacher: StoredModel) -> StoredModel:
     if config.has_student:
         student = pretrained_models.read(config)
         _check_text(student, teacher)
-        choose_layers(
+        inputs.choose_layers(
             config,
             student.config.num_hidden_layers,
             teacher.config.num_hidden_layers,
@@ -359,37 +360,13 @@ def read_student(config: Flags, teacher: StoredModel) -> StoredModel:
     return student
 
 
-def choose_layers(
-    config: Flags, num_layers: int, num_teacher_layers: int
-) -> tuple[int, ...]:
-    """Returns the teacher's layer for each student layer, counted from 1.
-
-    By default, layer m of M student layers is paired with layer m * N / M,
-    rounded up, of N teacher layers (Jiao et al., 2020, section 4.1). With M = 3
-    and N = 12, the student is paired with the teacher's layers 4, 8 and 12.
-    """
-    chosen = config.layers_of_flag()
-    if chosen is None:
-        return tuple(
-            -(-number * num_teacher_layers // num_layers)
-            for number in range(1, num_layers + 1)
-        )
-    if len(chosen) != num_layers or max(chosen) > num_teacher_layers:
-        raise UserError(
-            f"--teacher_layers must name {num_layers} layers, one for each of "
-            f"the student's, from 1 to {num_teacher_layers}, the teacher's "
-            f"last. Received: {config.teacher_layers}."
-        )
-    return chosen
-
-
 def _make(config: Flags, teacher: StoredModel) -> StoredModel:
     """Returns a new student with the teacher's tokenizer."""
     base = teacher.config
     new = dataclasses.replace(
         base, **config.shape(*(getattr(base, x) for x in _LAYER_SHAPE))
     )
-    layers = choose_layers(
+    layers = inputs.choose_layers(
         config, new.num_hidden_layers, base.num_hidden_layers
     )
     student = StoredModel(

@@ -71,10 +71,6 @@ max_enqueued_batches { value: 10 }
 
 # tf.saved_model.save adds this internal signature; cards do not describe it.
 _INTERNAL = "__saved_model_init_op"
-# This project writes version 7 to a directory named 7. Servers also load 007 as
-# version 7, so `choose_version` counts both names as version 7.
-_WRITTEN = re.compile(r"[1-9]\d*")
-_SERVED = re.compile(r"[0-9]+")
 # Checks for the fields of an `Artifact`; a card that fails a check is refused.
 _ARTIFACT = {
     "model_name": stored_files.TEXT,
@@ -146,11 +142,7 @@ class Artifact:
 
 
 def read(version_directory: str) -> Artifact:
-    """Reads the artifact from the model card of a version directory.
-
-    Raises:
-      UserError: If there is no valid model card.
-    """
+    """Reads the artifact from the model card of a version directory."""
     path = os.path.join(version_directory, CARD_FILE)
     if not stored_files.exists(path):
         raise paths.no_file(path, "--export_dir")
@@ -158,58 +150,8 @@ def read(version_directory: str) -> Artifact:
     return Artifact.from_json(card.get("export"), path)
 
 
-def find_version(export_dir: str) -> str:
-    """Returns `export_dir` if it is a version, else the newest version in it.
-
-    Raises:
-      UserError: If there is no version.
-    """
-    if tf.io.gfile.exists(os.path.join(export_dir, serving_module.FILE)):
-        return export_dir
-    versions = _versions(export_dir, _WRITTEN)
-    if not versions:
-        raise UserError(
-            "--export_dir must be a version directory that "
-            "export/savedmodel.py wrote, or the directory above it. Received: "
-            f"{export_dir!r}, which has no saved_model.pb and no version."
-        )
-    return os.path.join(export_dir, str(max(versions)))
-
-
-def choose_version(version: int | None, output_dirs: Sequence[str]) -> int:
-    """Returns --version, or the highest existing version plus one.
-
-    Raises:
-      UserError: If one of the directories already has the given version.
-    """
-    taken = {
-        number for path in output_dirs for number in _versions(path, _SERVED)
-    }
-    following = max(taken, default=0) + 1
-    if version is None:
-        return following
-    if version in taken:
-        raise UserError(
-            f"--version={version} exists in {' or '.join(output_dirs)}, and "
-            "versions are never overwritten; drop the flag to write version "
-            f"{following}."
-        )
-    return version
-
-
-def _versions(output_dir: str, pattern: re.Pattern[str]) -> list[int]:
-    if not files.is_folder(output_dir):
-        return []
-    names = filter(pattern.fullmatch, files.names_in(output_dir))
-    return list(map(int, names))
-
-
 def read_graph(version_directory: str) -> meta_graph_pb2.MetaGraphDef:
-    """Returns the graph that servers load.
-
-    Raises:
-      UserError: If the file is missing or cannot be read.
-    """
+    """Returns the graph that servers load."""
     path = os.path.join(version_directory, serving_module.FILE)
     files.require_file(path, "--export_dir")
     saved_model = saved_model_pb2.SavedModel()
@@ -231,9 +173,6 @@ def read_signatures(
     """Returns the specs of each signature's "inputs" and "outputs", by name.
 
     A spec is a string such as "<int32>[None]". Internal signatures are omitted.
-
-    Raises:
-      UserError: If the SavedModel cannot be read.
     """
     definitions = read_graph(version_directory).signature_def
     return {
@@ -252,11 +191,7 @@ def _specs(tensors: Mapping[str, meta_graph_pb2.TensorInfo]) -> dict[str, str]:
 
 
 def count_operators(version_directory: str) -> dict[str, int]:
-    """Counts the operators of a SavedModel; function calls do not count.
-
-    Raises:
-      UserError: If the SavedModel cannot be read.
-    """
+    """Counts the operators of a SavedModel; function calls do not count."""
     graph = read_graph(version_directory).graph_def
     counts = collections.Counter(node.op for node in graph.node)
     for function in graph.library.function:

@@ -18,6 +18,7 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.export import artifact as artifacts
+from bert_tf.export import heads
 from bert_tf.export.artifact import Artifact
 from bert_tf.export.heads.classification import Classification
 from bert_tf.export.heads.classification import MultipleChoice
@@ -34,12 +35,14 @@ from bert_tf.export.verify import reference
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.run import Report
 from bert_tf.flags import cli
+from bert_tf.flags import options
 from bert_tf.flags.export import BUCKETS
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.io import terminal
 from bert_tf.modeling import inference
+from bert_tf.serving import model_config
 from bert_tf.tasks import registry
 
 _SCRIPT = "export/savedmodel.py"
@@ -49,7 +52,6 @@ _NUM_TIMINGS = 20
 # Warm up with 1 row and with 4 rows, as servers may batch several requests.
 _WARMUP_BATCHES = (1, 4)
 
-# --head=auto uses the first of these heads that fits the model.
 HEADS: Mapping[str, type[ServingHead]] = {
     "classification": Classification,
     "question_answering": QuestionAnswering,
@@ -92,9 +94,6 @@ def run(config: SavedModelConfig, origin: str | None = None) -> None:
     """Runs export/savedmodel.py: writes a version, and prints how to use it.
 
     `origin` is the model's name in reports if --model_dir is temporary.
-
-    Raises:
-      UserError: If flags or model are invalid, or verification fails.
     """
     for path, (artifact, example) in write(config, origin).items():
         logging.info("Wrote %s.", path)
@@ -108,9 +107,6 @@ def write(
 
     Returns:
       A dict from the path of each version to its description and example row.
-
-    Raises:
-      UserError: If flags or model are invalid, or verification fails.
     """
     if config.quantization_of_litert:
         errors.require("tflite")
@@ -123,7 +119,7 @@ def write(
     with contextlib.ExitStack() as stack:
         for output_dir in targets:
             stack.enter_context(locks.one_writer(output_dir, "--output_dir"))
-        version = artifacts.choose_version(config.version, list(targets))
+        version = model_config.choose_version(config.version, list(targets))
         export = prepare(config, origin)
         made = {}
         # `stack` renames the temporary directories only when all are complete.
@@ -166,11 +162,7 @@ def write(
 
 
 def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
-    """Loads the model and resolves the head, the precision and the buckets.
-
-    Raises:
-      UserError: If the flags do not fit the model.
-    """
+    """Loads the model and resolves the head, the precision and the buckets."""
     stored = checkpoint_loading.read(config.model_dir, flag="--model_dir")
     stored = stored.with_folded_temperature()
     stored = dataclasses.replace(stored, origin=origin)
@@ -185,45 +177,11 @@ def prepare(config: SavedModelConfig, origin: str | None = None) -> Export:
     return Export(stored, name, head, trained, model, precision)
 
 
-def choose_head(name: str, stored: StoredModel) -> str:
-    """Resolves --head, a key of `HEADS`, or "auto" for the first that fits.
-
-    Raises:
-      UserError: If the model does not have the head.
-    """
-    kind = stored.task["kind"]
-    of_model = [key for key, head in HEADS.items() if kind in head.kinds]
-    variant = stored.task.get("variant")
-    is_served = kind == "classification" and variant in registry.TASKS
-    if variant is not None and not is_served:
-        # A graph cannot run a custom task's Python: offer only encoder outputs.
-        of_model = [key for key in of_model if HEADS[key].model_kind]
-        if name == "auto":
-            raise UserError(
-                f"The model in {stored.path} is for the task {variant!r}, "
-                f"which exports do not support; --head={' or '.join(of_model)} "
-                "exports its encoder."
-            )
-    if name == "auto":
-        return of_model[0]
-    if name not in of_model:
-        raise UserError(
-            f"The model in {stored.path} is of kind={kind!r} and can be "
-            f"exported with --head={' or '.join(of_model)}. Received: "
-            f"--head={name}."
-        )
-    return name
-
-
 def build_head(
     config: SavedModelConfig, stored: StoredModel
 ) -> tuple[str, ServingHead]:
-    """Returns the name of a model's head, a key of `HEADS`, and the head.
-
-    Raises:
-      UserError: If the flags do not fit the model.
-    """
-    name = choose_head(config.head, stored)
+    """Returns the name of a model's head, a key of `HEADS`, and the head."""
+    name = heads.choose_head(config.head, stored.task, stored.path)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         of_flag = [x for x, y in HEADS.items() if field.name in y.flags]
@@ -233,12 +191,8 @@ def build_head(
                 f"Received: {value!r} with the head {name}; drop it."
             )
     longest = stored.config.max_position_embeddings
+    options.require_length(config, longest, stored.path)
     length = config.max_seq_length or _trained_length(stored)
-    if length > longest:
-        raise UserError(
-            "--max_seq_length must not exceed `max_position_embeddings` of "
-            f"the model, {longest}. Received: {length}."
-        )
     buckets = config.bucket_lengths()
     if buckets is None:
         buckets = tuple(bucket for bucket in BUCKETS if bucket < length)
@@ -313,12 +267,8 @@ def complete(
 
 
 def verify(export_dir: str, model_dir: str) -> Report:
-    """Compares a version, or the newest in a directory, with its model.
-
-    Raises:
-      UserError: If the export or the model is missing.
-    """
-    directory = artifacts.find_version(export_dir)
+    """Compares a version, or the newest in a directory, with its model."""
+    directory = model_config.find_version(export_dir)
     artifact = artifacts.read(directory)
     stored = checkpoint_loading.read(model_dir, flag="--model_dir")
     report = compare(directory, artifact, stored.with_folded_temperature())
@@ -327,11 +277,7 @@ def verify(export_dir: str, model_dir: str) -> Report:
 
 
 def compare(directory: str, artifact: Artifact, stored: StoredModel) -> Report:
-    """Compares a version directory with a model, using its card's settings.
-
-    Raises:
-      UserError: If the directory has no valid SavedModel.
-    """
+    """Compares a version directory with a model, using its card's settings."""
     head = restore_head(artifact, stored)
     model = checkpoint_loading.build_model(
         stored, head.model_kind, **reference.OUTPUTS

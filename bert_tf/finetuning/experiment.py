@@ -9,12 +9,12 @@ from typing import Any
 import keras
 
 from bert_tf.checkpoints.stored_model import StoredModel
-from bert_tf.config import fields_affecting
 from bert_tf.distribute.coordinator import Coordinator
 from bert_tf.distribute.devices import Devices
 from bert_tf.errors import UserError
 from bert_tf.finetuning.evaluate import Metrics
 from bert_tf.finetuning.evaluate import SplitReader
+from bert_tf.flags import options
 from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.flags.finetune import TrialConfig
 from bert_tf.io import run_folder
@@ -23,7 +23,6 @@ from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_files import DEV
 from bert_tf.tasks.task_files import TEST
 from bert_tf.tasks.task_files import TRAIN
-from bert_tf.training import resume as resume_checks
 from bert_tf.training.losses import Objective
 from bert_tf.training.losses import TaskObjective
 from bert_tf.training.preemption import Preemption
@@ -130,12 +129,9 @@ class Experiment:
         Files are compared by contents, so their paths may change.
         """
         config = self.config
-        # Replace the lists of values in flags by the values of this trial.
-        values = dataclasses.asdict(config) | dataclasses.asdict(self.trial)
-        counted = fields_affecting(type(config), "weights")
         kinds = (TRAIN, DEV) if config.selects_evaluation else (TRAIN,)
         return (
-            {f"--{name}": values[name] for name in values if name in counted}
+            config.identity(self.trial)
             | _name_data(self.data_hashes(*kinds))
             | {"the vocabulary": self.stored.vocabulary.hash}
             | _hash_model(config, self.stored)
@@ -177,7 +173,7 @@ class Experiment:
             # A copied model lacks the revision: compare only the hashes.
             for each in both:
                 each.pop(_REVISION, None)
-        resume_checks.refuse(
+        options.refuse(
             run_folder.changes(*both, self.sources),
             f"Cannot resume the trial in {where}",
             self.config.allow_changed_data,
@@ -191,11 +187,7 @@ def prepare(
     devices: Devices,
     preemption: Preemption,
 ) -> Experiment:
-    """Returns an experiment that learns from labels, after checking its data.
-
-    Raises:
-      UserError: If data is missing, is malformed or differs between workers.
-    """
+    """Returns an experiment that learns from labels; checks its data."""
     kinds = config.requested_splits()
     for kind in kinds:
         if not task.splits(kind):

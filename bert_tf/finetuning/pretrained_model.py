@@ -24,6 +24,7 @@ from bert_tf.flags.finetune import FinetuneConfig
 from bert_tf.io import files
 from bert_tf.io import terminal
 from bert_tf.modeling import bert as bert_model
+from bert_tf.tasks import stored_task
 from bert_tf.tasks.task import Task
 from bert_tf.text.vocabulary import Vocabulary
 
@@ -53,10 +54,7 @@ def read(config: FinetuneConfig) -> StoredModel:
     ) and model_directory.recognizes(trained)
     source = trained if is_trained else config.pretrained_model_dir
     if not (source or config.do_train or config.init_checkpoint):
-        raise UserError(
-            f"There is no trained model in {trained}; add --do_train, or give "
-            "a fine-tuned one with --pretrained_model_dir."
-        )
+        raise stored_task.no_trained_model(trained)
     if is_trained:
         names = ("init_checkpoint", "bert_config_file", "vocab_file")
         unused = ", ".join(f"--{x}" for x in names if getattr(config, x))
@@ -71,7 +69,8 @@ def read(config: FinetuneConfig) -> StoredModel:
         _check_normalization(stored, config)
     else:
         stored = adapt(stored, config)
-    options.require_length(config, stored.config, stored.path)
+    longest = stored.config.max_position_embeddings
+    options.require_length(config, longest, stored.path)
     return stored
 
 

@@ -8,6 +8,7 @@ from bert_tf.config import check_pooling
 from bert_tf.flags import options
 from bert_tf.flags.groups import ModelSourceConfig
 
+# --head=auto uses the first of these heads that fits the model.
 HEADS = (
     "classification",
     "question_answering",
@@ -17,6 +18,11 @@ HEADS = (
     "next_sentence",
     "embeddings",
 )
+# The kinds of models that have a head, if these are not the kind of its name.
+_KINDS = {
+    "fill_mask": ("pretraining", "masked_lm"),
+    "next_sentence": ("pretraining", "next_sentence"),
+}
 # Values of --quantization: how a .tflite file stores and multiplies weights.
 QUANTIZATIONS = ("none", "float16", "dynamic", "full_int8")
 LITERT_QUANTIZATIONS = QUANTIZATIONS[:3]
@@ -26,6 +32,13 @@ COMPATIBILITIES = ("current", "2.14")
 # Rows are padded to these lengths by default. Each is at most 1.5 times the
 # length before it, so a row of 17 or more tokens is less than a third padding.
 BUCKETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+def heads_of(kind: str) -> list[str]:
+    """Returns the heads that fit a kind of model, the best one first."""
+    return [
+        x for x in HEADS if x == "embeddings" or kind in _KINDS.get(x, (x,))
+    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,11 +173,7 @@ class SavedModelConfig(ExportConfig):
         return os.path.basename(os.path.abspath(self.output_dir))
 
     def bucket_lengths(self) -> tuple[int, ...] | None:
-        """Returns the lengths in --buckets; None if the flag is not set.
-
-        Raises:
-          UserError: If the values are not increasing numbers.
-        """
+        """Returns the lengths in --buckets; None if the flag is not set."""
         lengths = options.values(self, "buckets", int)
         options.require(
             list(lengths) == sorted(lengths),

@@ -7,10 +7,12 @@ import dataclasses
 import functools
 import itertools
 import math
+from typing import Any
 from typing import ClassVar
 
 from bert_tf.config import HEAD_TYPES
 from bert_tf.config import NORMALIZATIONS
+from bert_tf.config import fields_affecting
 from bert_tf.flags import options
 from bert_tf.flags.groups import ModelSourceConfig
 from bert_tf.flags.groups import TrainingDeviceConfig
@@ -294,11 +296,7 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
         return self.keep_best or self.early_stopping_patience > 0
 
     def trials(self) -> tuple[TrialConfig, ...]:
-        """Returns the trials: all combinations of the hyperparameters.
-
-        Raises:
-          UserError: If a value of a flag is not a number above 0.
-        """
+        """Returns the trials: all combinations of the hyperparameters."""
         rates = options.values(self, "learning_rate", float)
         sizes = options.values(self, "train_batch_size", int)
         epochs = options.values(self, "num_train_epochs", float)
@@ -318,6 +316,13 @@ class FinetuneConfig(TrainingDeviceConfig, ModelSourceConfig):
                 combinations, rates, sizes, epochs, range(self.num_restarts)
             )
         )
+
+    def identity(self, trial: TrialConfig) -> dict[str, Any]:
+        """Returns the flags that must not change when a trial resumes."""
+        # Replace the lists of values in flags by the values of this trial.
+        values = dataclasses.asdict(self) | dataclasses.asdict(trial)
+        counted = fields_affecting(type(self), "weights")
+        return {f"--{name}": values[name] for name in values if name in counted}
 
     def layer_combinations(self) -> tuple[str | None, ...]:
         """Returns the values of --layer_combination, a flag of taggers only."""

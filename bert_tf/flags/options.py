@@ -4,12 +4,15 @@ import dataclasses
 import functools
 import math
 import operator
+import os
+from collections.abc import Sequence
 from typing import Any
+
+from absl import logging
 
 from bert_tf.config import BOUNDS
 from bert_tf.config import IGNORED
 from bert_tf.config import REQUIRED  # noqa: F401  Part of the declarations.
-from bert_tf.config import BertConfig
 from bert_tf.config import option
 from bert_tf.errors import UserError
 from bert_tf.io import paths
@@ -43,6 +46,11 @@ _HOLDS = {
     "below": operator.lt,
 }
 SHARE = {"at_most": 1}
+# Endings of compressed and binary files; see `endings` of `option`.
+_BINARY = tuple(
+    ".7z .bz2 .doc .docx .feather .gz .npy .npz .ods .parquet .pdf .rar .tar "
+    ".tgz .xls .xlsx .xz .zip .zst".split()
+)
 # The original's default of --max_predictions_per_seq.
 DEFAULT_PREDICTIONS = 20
 # Shares of chosen tokens that are masked, unchanged or random (paper, Table 8).
@@ -139,6 +147,7 @@ class Flags:
         for field in dataclasses.fields(self):
             _check_bounds(self, field)
             _check_company(self, field)
+            _check_ending(self, field)
         self.check()
 
     def check(self) -> None:
@@ -179,6 +188,18 @@ def _check_company(config: Flags, field: dataclasses.Field) -> None:
         )
 
 
+def _check_ending(config: Flags, field: dataclasses.Field) -> None:
+    endings = _tuple(field.metadata["rules"], "endings")
+    name = str(getattr(config, field.name)).lower()
+    ending = os.path.splitext(name)[1]
+    require(
+        not endings or ending not in _BINARY or name.endswith(endings),
+        f"--{field.name} cannot end in {ending}, as no such file is written. "
+        f"Received: {getattr(config, field.name)!r}; let it end in "
+        f"{' or '.join(endings)}.",
+    )
+
+
 def _tuple(rules: dict[str, Any], name: str) -> tuple[str, ...]:
     value = rules.get(name, ())
     return (value,) if isinstance(value, str) else value
@@ -201,18 +222,36 @@ def require_mask_rates(config: Any) -> None:
     )
 
 
-def require_length(config: Any, bert_config: BertConfig, source: str) -> None:
+def require_length(config: Any, longest: int, source: str) -> None:
     """Raises `UserError` if a model cannot read --max_seq_length tokens.
 
-    Args:
-      config: The flags.
-      bert_config: The model's configuration.
-      source: The path of the model or of its configuration.
+    The model, or its configuration, is at `source`, and reads `longest` tokens.
     """
-    longest = bert_config.max_position_embeddings
     require(
         (config.max_seq_length or 0) <= longest,
         f"--max_seq_length must be at most {longest}, the longest sequence "
         f"that the model of {source} can read. Received: "
         f"{config.max_seq_length}.",
     )
+
+
+def require_layer(flag: str, layer: int, num_layers: int) -> None:
+    """Raises `UserError` unless a model has a layer, from 0 or from -1."""
+    require(
+        -num_layers <= layer < num_layers,
+        f"{flag} must lie between {-num_layers} and {num_layers - 1}, as the "
+        f"model has {num_layers} layers. Received: {layer}.",
+    )
+
+
+def refuse(changes: Sequence[str], problem: str, allow_changes: bool) -> None:
+    """Raises `UserError` for changes, or logs them if they are allowed."""
+    if changes and not allow_changes:
+        raise UserError(
+            f"{problem}: {'; '.join(changes)}. Rerun it with the settings it "
+            "was started with, choose another --output_dir, start over with "
+            "--overwrite_output_dir, or add --allow_changed_data to resume "
+            "nevertheless."
+        )
+    for each in changes:
+        logging.warning("Changed, as allowed: %s.", each)

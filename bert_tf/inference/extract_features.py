@@ -38,17 +38,14 @@ _PAIR = re.compile(r"^(.*) \|\|\| (.*)$")
 
 
 def run(config: Flags) -> None:
-    """Runs feature extraction: run/extract_features.py.
-
-    Raises:
-      UserError: For bad flags, files or models.
-    """
+    """Runs feature extraction: run/extract_features.py."""
     files.require_writable(config.output_file, "--output_file")
     model, tokenizer = _load(config)
     num_layers = model.bert_config.num_hidden_layers
-    layers = _parse_layers(config.layers, num_layers, type(config).layers)
+    layers = config.choose_layers(num_layers)
     source = config.model_dir or config.init_checkpoint
-    options.require_length(config, model.bert_config, source)
+    longest = model.bert_config.max_position_embeddings
+    options.require_length(config, longest, source)
     num_lines = sum(1 for _ in _read_lines(config.input_file))
     if not num_lines:
         raise UserError(f"--input_file has no line: {config.input_file!r}.")
@@ -110,34 +107,6 @@ def _build_tokenizer(config: Flags, stored: StoredModel) -> BertTokenizer:
             "--do_lower_case=false; drop it, or give --vocab_file with it."
         )
     return tokenizer
-
-
-def _parse_layers(text: str, num_layers: int, default: str) -> list[int]:
-    """Parses --layers; negative numbers count from the last layer.
-
-    If the default of --layers names more layers than the model has, all layers
-    of the model are used.
-    """
-    if text == default and num_layers < len(text.split(",")):
-        text = ",".join(text.split(",")[:num_layers])
-        logging.info(
-            "The model has %d layers: --layers is %s.", num_layers, text
-        )
-    try:
-        layers = [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UserError(
-            "--layers must be whole numbers separated by commas, such as "
-            f"-1,-2. Received: {text!r}."
-        ) from error
-    for layer in layers:
-        if not -num_layers <= layer < num_layers:
-            raise UserError(
-                f"--layers must lie between {-num_layers} and "
-                f"{num_layers - 1}, as the model has {num_layers} layers. "
-                f"Received: {layer}."
-            )
-    return layers
 
 
 def _read_lines(path: str) -> Iterator[tuple[str, str]]:

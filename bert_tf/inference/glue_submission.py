@@ -50,8 +50,6 @@ _MNLI = "mnli"
 _AX = "ax"
 # WNLI needs no model: "we always predicted the majority class" (paper, B.1).
 _WITHOUT_MODEL = "wnli"
-# The folder of the diagnostics may also have this name.
-_AX_FOLDER = "diagnostic"
 # Files in the zip get a fixed time, so equal predictions give equal zips.
 _NO_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -87,9 +85,6 @@ def run(config: Flags) -> None:
     """Writes the submission of run/glue_submission.py.
 
     All workers compute the predictions; only the chief writes them.
-
-    Raises:
-      UserError: If a model or a file is missing, or a task has two models.
     """
     # Workers must connect before TensorFlow computes anything.
     devices = device_setup.prepare(config)
@@ -164,12 +159,9 @@ def _model_of(task: GlueTask) -> str | None:
     return _MNLI if task.name == _AX else task.name
 
 
-def _tasks() -> list[GlueTask]:
-    return [task for task in glue_tasks.TASKS.values() if task.submissions]
-
-
 def _find_models(patterns: str) -> dict[str, StoredModel]:
-    expected = dict.fromkeys(filter(None, map(_model_of, _tasks())))
+    """Returns the models by task name."""
+    expected = set(map(_model_of, glue_tasks.of_leaderboard())) - {None}
     models: dict[str, StoredModel] = {}
     for pattern in patterns.split(","):
         pattern = pattern.strip()
@@ -203,12 +195,12 @@ def _find_parts(
 ) -> tuple[list[_Part], list[str]]:
     """Returns the files that can be written, and a list of what is missing."""
     parts, missing = [], []
-    for task in _tasks():
+    for task in glue_tasks.of_leaderboard():
         model = _model_of(task)
         if model is not None and model not in models:
             missing.append(f"a model for {task.title}")
             continue
-        folder = _find_folder(glue_dir, task)
+        folder = glue_tasks.find_folder(glue_dir, task)
         if folder is None:
             missing.append(f"the folder {task.title} in {glue_dir}")
             continue
@@ -222,26 +214,6 @@ def _find_parts(
             for split, name in task.submissions.items()
         ]
     return parts, missing
-
-
-def _find_folder(glue_dir: str, task: GlueTask) -> str | None:
-    if not tf.io.gfile.isdir(glue_dir):
-        raise UserError(f"--glue_dir: no such folder. Received: {glue_dir!r}.")
-    expected = {glue_tasks.fold(task.name)}
-    if task.name == _AX:
-        expected.add(_AX_FOLDER)
-    for name in sorted(tf.io.gfile.listdir(glue_dir)):
-        path = os.path.join(glue_dir, name.rstrip("/"))
-        if glue_tasks.fold(name.rstrip("/")) in expected and tf.io.gfile.isdir(
-            path
-        ):
-            return path
-    # GLUE's website offers AX.tsv without a folder, so also accept this file.
-    if task.name == _AX and tf.io.gfile.exists(
-        os.path.join(glue_dir, f"{task.title}.tsv")
-    ):
-        return glue_dir
-    return None
 
 
 def _predict_majority(part: _Part, num_rows: int) -> str:

@@ -30,6 +30,7 @@ from bert_tf.io.run_folder import RunFolder
 from bert_tf.modeling import inference
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks import registry
+from bert_tf.tasks import stored_task
 from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.task import Task
@@ -44,11 +45,7 @@ _BREAKS = re.compile(r"[\t\r\n]+")
 
 
 class OutputRows:
-    """Formats predictions, with the kept columns of the input in front.
-
-    Raises:
-      UserError: If the flags do not fit the task or the file's columns.
-    """
+    """Formats predictions, with the kept columns of the input in front."""
 
     def __init__(self, config: Flags, task: Task) -> None:
         self._ending = config.output_ending
@@ -229,9 +226,6 @@ def run(config: Flags) -> None:
     """Runs prediction for run/predict.py.
 
     All workers compute the predictions; only the chief writes them.
-
-    Raises:
-      UserError: For bad flags, files or models.
     """
     files.require_writable(config.output_file, "--output_file")
     # Workers must connect before TensorFlow computes anything.
@@ -285,11 +279,7 @@ def _choose_task(stored: StoredModel, config: Flags) -> Task:
     kind = stored.task["kind"]
     if not config.array_ending:
         return registry.from_stored(stored)
-    if kind in registry.TASKS and kind != "embeddings":
-        raise UserError(
-            "--output_file in .npy or .parquet is for embeddings. Received: a "
-            f"model for {kind}; write .jsonl, .csv or .tsv."
-        )
+    stored_task.require_embeddings(kind)
     return registry.build_embeddings(stored)
 
 

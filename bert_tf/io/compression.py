@@ -38,13 +38,19 @@ _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".zst": _zstd_decompressor,
 }
 ENDINGS = tuple(_DECOMPRESSORS)
-# First three bytes of compressed and binary files, which are refused as text.
+# First bytes of compressed and binary files, which are refused as text.
 _NO_TEXTS = {
     b"\x1f\x8b\x08": "compressed; rename it to end in .gz",
+    b"BZh91AY&SY": "compressed; rename it to end in .bz2",
     b"\xfd7z": "compressed; rename it to end in .xz",
     b"\x28\xb5\x2f": "compressed; rename it to end in .zst",
     b"PK\3": "an archive or a spreadsheet; unpack it, or save it as CSV",
     b"\xd0\xcf\x11": "a spreadsheet or a document; save it as CSV or text",
+    b"%PDF-": "a PDF; save its text in a file of its own",
+    b"PAR1\x15": "a Parquet file; rename it to end in .parquet",
+    b"\x89PNG": "a picture; give a file of text",
+    b"\xff\xd8\xff": "a picture; give a file of text",
+    b"\x93NUMPY": "an array of NumPy; give a file of text",
 }
 _NAMES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard"}
 
@@ -68,9 +74,6 @@ def read_blocks(
         files with other endings must not be compressed.
       on_block: Called with each block of the file, still compressed, after the
         block's contents were yielded.
-
-    Raises:
-      UserError: If the file cannot be read, is damaged or is truncated.
     """
     blocks = _stored_blocks(path, on_block)
     return _decompress(path, blocks) if ending(path) else blocks
@@ -103,15 +106,21 @@ def _stored_blocks(
 ) -> Iterator[bytes]:
     with _errors_of(path), files.open_binary(path) as file:
         while block := file.read(_BLOCK_BYTES):
-            if not ending(path) and block[:3] in _NO_TEXTS:
-                raise UserError(f"{path} is {_NO_TEXTS[block[:3]]}.")
+            if not ending(path):
+                refuse_binary(path, block)
             yield block
             if on_block:
                 on_block(block)
 
 
+def refuse_binary(path: str, start: bytes) -> None:
+    """Raises `UserError` if a file's first bytes are those of no text."""
+    for first, kind in _NO_TEXTS.items():
+        if start.startswith(first):
+            raise UserError(f"{path} is {kind}.")
+
+
 def _decompress(path: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the decompressed contents of a file's blocks, stream by stream."""
     kind = ending(path)
     stream, has_streams, offset = None, False, 0
     for block in blocks:

@@ -21,7 +21,7 @@ from bert_tf.errors import closest
 from bert_tf.recipes import releases
 
 # Kinds of paths that a flag may have; see `config.option`.
-FILE, FILES, FOLDER, MODEL = "file", "files", "folder", "model"
+FILE, FILES, FOLDER, MODEL, MODELS = "file files folder model models".split()
 
 RECIPES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "recipes")
 # A directory may hold a model if one of its entries matches this pattern.
@@ -91,10 +91,6 @@ def check_inputs(config: Any) -> None:
     run does not read. A method `input_hints` may return advice for missing
     inputs, by flag. The field `output_dir` names a folder to write to;
     `output_file` and `output` name paths to replace.
-
-    Raises:
-      UserError: If a file, folder or model is missing, a model's name is
-        incomplete, or the output is one of the inputs or cannot be written.
     """
     unread = getattr(config, "unread_inputs", frozenset)()
     hints = getattr(config, "input_hints", dict)()
@@ -320,8 +316,13 @@ def _check_model(path: str, flag: str) -> None:
         raise no_model(path, flag)
 
 
+def _check_models(patterns: str, flag: str) -> None:
+    for pattern in map(str.strip, patterns.split(",")):
+        for path in glob.glob(pattern) or [pattern]:
+            _check_model(path, flag)
+
+
 def _check_output(name: str, path: str) -> None:
-    """Raises `UserError` if the output certainly cannot be written."""
     folder = path if name == "output_dir" else os.path.dirname(path)
     present = os.path.abspath(folder)
     while not os.path.lexists(present):
@@ -344,4 +345,5 @@ _CHECKS = {
     FILES: _check_files,
     FOLDER: check_folder,
     MODEL: _check_model,
+    MODELS: _check_models,
 }

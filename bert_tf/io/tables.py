@@ -37,6 +37,9 @@ _JSON_ADVICE = (
     "; a .jsonl file holds one object per line, a .json file the same or a "
     "list of objects"
 )
+_HEADER_ADVICE = (
+    " below its header; if each line is a text, let its name end in .txt."
+)
 _JSON_SEPARATORS = re.compile(r"[\s,]*")
 
 
@@ -187,7 +190,8 @@ def read_table(
 def _peek(rows: Iterator[Row], path: str) -> tuple[Row, Iterator[Row]]:
     first = next(rows, None)
     if first is None:
-        raise UserError(f"{path} has no rows.")
+        advice = _HEADER_ADVICE if file_ending(path) == ".csv" else "."
+        raise UserError(f"{path} has no rows{advice}")
     return first, itertools.chain([first], rows)
 
 
@@ -314,7 +318,6 @@ def _split(line: str, separator: str) -> list[str]:
 def _read_lines(
     path: str, separator: str, num_columns: int = 0
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yields the line number and the fields of each row."""
     lines = text_files.read_lines(path)
     rows = ((number, x.split(separator) if x else []) for number, x in lines)
     return _without_blanks(rows, num_columns)

@@ -2,9 +2,12 @@
 
 import contextlib
 import contextvars
+import glob
 import hashlib
 import json
+import os
 import re
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,12 +65,20 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
             hashes[path] = digest.hexdigest()
 
 
+def check_starts(
+    patterns: str, read: Callable[[str], Iterator[Any]] = read_lines
+) -> None:
+    """Raises `UserError` if local files begin with no text; skips pipes."""
+    for pattern in map(str.strip, patterns.split(",")):
+        for path in filter(os.path.isfile, glob.iglob(pattern)):
+            next(read(path), None)
+
+
 def _check_first(contents: bytes, path: str) -> None:
-    """Raises `UserError` for UTF-16 and for lines that end with CR alone."""
     if b"\0" in contents:
         raise UserError(
-            f"{path}, line 1 has characters of value 0, as UTF-16 has; save "
-            "the file as UTF-8."
+            f"{path}, line 1 has characters of value 0, as UTF-16 and binary "
+            "files have; give a file of text in UTF-8."
         )
     if b"\r" in contents[:-1] and not contents.endswith(b"\n"):
         raise UserError(

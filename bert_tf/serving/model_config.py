@@ -7,10 +7,12 @@ The file of --model_config_file is TensorFlow Serving's `ModelServerConfig`
 import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from google.protobuf import descriptor_pb2
 from google.protobuf import descriptor_pool
@@ -28,6 +30,10 @@ from bert_tf.io import paths
 _FLAG = "--model_config_file"
 # Versions are int64, as in TensorFlow Serving, so larger numbers are skipped.
 _MAX_VERSION = 2**63 - 1
+# This project writes version 7 to a directory named 7. Servers also load 007 as
+# version 7, so `choose_version` counts both names as version 7.
+_WRITTEN = re.compile(r"[1-9]\d*")
+_SERVED = re.compile(r"[0-9]+")
 # Maximum number of folders in a version, including nested folders.
 _MAX_FOLDERS = 100
 
@@ -70,11 +76,7 @@ class ModelConfig:
 
 
 def of_flags(config: ServeConfig) -> list[ModelConfig]:
-    """Returns the models of --model_config_file or --model_base_path.
-
-    Raises:
-      UserError: If the file is invalid, or its models cannot be served.
-    """
+    """Returns the models of --model_config_file or --model_base_path."""
     if config.model_config_file:
         return read(config.model_config_file)
     folder = os.path.basename(os.path.abspath(config.model_base_path))
@@ -82,11 +84,7 @@ def of_flags(config: ServeConfig) -> list[ModelConfig]:
 
 
 def read(path: str) -> list[ModelConfig]:
-    """Reads a text file of `ModelServerConfig`.
-
-    Raises:
-      UserError: If the file is invalid, or its models cannot be served.
-    """
+    """Reads a text file of `ModelServerConfig`."""
     config = model_server_config_pb2.ModelServerConfig()
     read_into(config, path, _FLAG)
     try:
@@ -96,11 +94,7 @@ def read(path: str) -> list[ModelConfig]:
 
 
 def read_into(proto: message.Message, path: str, flag: str) -> None:
-    """Reads a text file into a message.
-
-    Raises:
-      UserError: If the file is invalid; the message names the flag.
-    """
+    """Reads a text file into a message."""
     contents = files.read_bytes(files.require_file(path, flag))
     try:
         text_format.Parse(contents, proto)
@@ -147,11 +141,7 @@ def new_message(name: str, **fields: str) -> message.Message:
 def from_proto(
     config: model_server_config_pb2.ModelServerConfig,
 ) -> list[ModelConfig]:
-    """Returns the models of a `ModelServerConfig`.
-
-    Raises:
-      ValueError: If the models cannot be served.
-    """
+    """Returns the models of a `ModelServerConfig`."""
     if config.WhichOneof("config") != "model_config_list":
         raise ValueError("A model_config_list is required, and nothing else.")
     models = [_model(model) for model in config.model_config_list.config]
@@ -213,6 +203,44 @@ def find_versions(base_path: str) -> dict[int, str]:
         if is_number and files.is_folder(path) and int(name) <= _MAX_VERSION:
             versions[int(name)] = path
     return versions
+
+
+def find_version(export_dir: str) -> str:
+    """Returns `export_dir` if it is a version, else its newest version."""
+    if files.exists(os.path.join(export_dir, "saved_model.pb")):
+        return export_dir
+    versions = _versions(export_dir, _WRITTEN)
+    if not versions:
+        raise UserError(
+            "--export_dir must be a version directory that "
+            "export/savedmodel.py wrote, or the directory above it. Received: "
+            f"{export_dir!r}, which has no saved_model.pb and no version."
+        )
+    return os.path.join(export_dir, str(max(versions)))
+
+
+def choose_version(version: int | None, output_dirs: Sequence[str]) -> int:
+    """Returns --version, or the highest existing version plus one."""
+    taken = {
+        number for path in output_dirs for number in _versions(path, _SERVED)
+    }
+    following = max(taken, default=0) + 1
+    if version is None:
+        return following
+    if version in taken:
+        raise UserError(
+            f"--version={version} exists in {' or '.join(output_dirs)}, and "
+            "versions are never overwritten; drop the flag to write version "
+            f"{following}."
+        )
+    return version
+
+
+def _versions(output_dir: str, pattern: re.Pattern[str]) -> list[int]:
+    if not files.is_folder(output_dir):
+        return []
+    names = filter(pattern.fullmatch, files.names_in(output_dir))
+    return list(map(int, names))
 
 
 def check_base_path(

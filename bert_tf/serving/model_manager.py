@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.errors import program
 from bert_tf.io import files as file_system
 from bert_tf.serving import calls
 from bert_tf.serving import errors
@@ -106,11 +107,7 @@ class ModelManager:
     def start(
         self, configs: Sequence[ModelConfig], poll_seconds: float
     ) -> None:
-        """Loads the models, then polls for new versions if `poll_seconds` > 0.
-
-        Raises:
-          UserError: If a model cannot be served.
-        """
+        """Loads the models, then polls for versions if `poll_seconds` > 0."""
         with self._configuring:
             self._models = {config.name: Model(config) for config in configs}
             for model in self._models.values():
@@ -127,9 +124,6 @@ class ModelManager:
         """Replaces the served models; unchanged models stay loaded.
 
         New versions are loaded first; if loading fails, the old models stay.
-
-        Raises:
-          RequestError: If a model cannot be served.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._configuring)
@@ -157,11 +151,7 @@ class ModelManager:
                 self._check(model)
 
     def _take_over(self, model: Model, old: Model | None) -> None:
-        """Loads a new configuration's versions, while old versions serve.
-
-        Raises:
-          UserError: If the model cannot be served.
-        """
+        """Loads a new configuration's versions, while old versions serve."""
         config = model.config
         is_same = old and old.config.base_path == config.base_path
         if is_same:
@@ -219,11 +209,7 @@ class ModelManager:
     def use(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> Iterator[Servable]:
-        """Yields a version and keeps it loaded; by default the newest version.
-
-        Raises:
-          RequestError: If the version is not served.
-        """
+        """Yields a version and keeps it loaded; by default the newest."""
         if not name:
             raise errors.invalid("ModelSpec has no name specified.")
         servable = self._acquire(name, self._number(name, version, label))
@@ -235,11 +221,7 @@ class ModelManager:
     def status(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> list[tuple[int, str, errors.RequestError | None]]:
-        """Returns number, state and error of versions, the newest first.
-
-        Raises:
-          RequestError: If there is no such model or version.
-        """
+        """Returns number, state and error of versions, the newest first."""
         number = self._number(name, version, label)
         shown = errors.shortened(name)
         with self._lock:
@@ -320,8 +302,11 @@ class ModelManager:
                 )
         if not available:
             logging.warning(
-                "Model %s has no version yet; looking for one in %s.",
+                "Model %s has no version yet: waiting for a folder such as "
+                "%s/1, which `%s --model_dir=MODEL --output_dir=%s` writes.",
                 model.config.name,
+                model.config.base_path,
+                program("export/savedmodel.py"),
                 model.config.base_path,
             )
 

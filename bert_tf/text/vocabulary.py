@@ -15,6 +15,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.io import compression
 from bert_tf.io import files
 from bert_tf.io import stored_files
 from bert_tf.io.stored_files import FLAG
@@ -80,6 +81,16 @@ class Vocabulary:
         self.source = source
         self.added_tokens = tuple(added_tokens)
         self._ids: dict[str, int] = {}
+        # Look for these first: the tokens of another file are all wrong.
+        stripped = set(map(str.strip, self.tokens))
+        missing = [token for token in _REQUIRED if token not in stripped]
+        if missing:
+            raise UserError(
+                f"{source} lacks {', '.join(missing)} in its "
+                f"{len(self.tokens)} lines, so it is no vocabulary of a BERT, "
+                f"which contains {', '.join(SPECIAL_TOKENS)}; give the "
+                "model's vocab.txt."
+            )
         for index, token in enumerate(self.tokens):
             if not _PLAIN.fullmatch(token):  # Checking every token is slow.
                 if token.isascii() and not token.strip(" \t"):
@@ -87,13 +98,6 @@ class Vocabulary:
                 _check_token(token, f"{source}, line {index + 1}")
             self._ids[token] = index
         self.token_ids = tuple(sorted(self._ids.values()))
-        missing = [token for token in _REQUIRED if token not in self._ids]
-        if missing:
-            raise UserError(
-                f"{source} lacks {', '.join(missing)} in its "
-                f"{len(self.tokens)} lines. A BERT vocabulary contains "
-                f"{', '.join(SPECIAL_TOKENS)}."
-            )
         for token in self.added_tokens:
             there = self.tokens[token["id"] :][:1]
             if there not in (("",), (token["content"],)):
@@ -233,6 +237,7 @@ def read_lines(path: str, flag: str, what: str) -> list[str]:
         order mark. The message has the file and the line.
     """
     contents = files.read_small(files.require_file(path, flag))
+    compression.refuse_binary(path, contents)
     if contents.startswith(_BYTE_ORDER_MARK):
         raise UserError(
             f"{path}, line 1: begins with a byte order mark (EF BB BF), "
@@ -253,6 +258,14 @@ def read_lines(path: str, flag: str, what: str) -> list[str]:
     if not lines:
         raise UserError(f"{path} is empty; expected one {what} per line.")
     return lines
+
+
+def nothing_new(path: str, count: int) -> UserError:
+    """Returns the error for a file of `count` words without a new one."""
+    return UserError(
+        f"{path}: the vocabulary of the model has all of its {count} words "
+        "already, so there is nothing to add."
+    )
 
 
 def check_line(line: str, what: str, where: str) -> None:

@@ -15,7 +15,6 @@ import os
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 from absl import logging
@@ -24,7 +23,7 @@ from bert_tf.config import BertConfig
 from bert_tf.config import fields_affecting
 from bert_tf.data.records.manifest import Manifest
 from bert_tf.distribute.devices import Devices
-from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import run_folder
@@ -151,7 +150,7 @@ def check_continuation(
             f"{', '.join(data_changes)}"
         )
     where = f"{now['flags']['output_dir']} (step {step})"
-    refuse(
+    options.refuse(
         changed, f"Cannot resume the run in {where}", config.allow_changed_data
     )
     # If a new --input_file matches the same records, no new phase begins.
@@ -164,8 +163,8 @@ def check_continuation(
             "; ".join(phase),
         )
     others = fields_affecting(type(config), "weights") - _PHASE_FLAGS - _FIXED
-    if options := _changes(before, now, "flags", others):
-        logging.warning("Changed at step %d: %s.", step, "; ".join(options))
+    if logged := _changes(before, now, "flags", others):
+        logging.warning("Changed at step %d: %s.", step, "; ".join(logged))
     return is_new_phase
 
 
@@ -180,20 +179,7 @@ def check_model(
     """
     names = before.get("bert_config", {}).keys() - _TRAINING_ONLY
     changes = _changes(before, now, "bert_config", names)
-    refuse(changes, "The checkpoint is of another model", allow_changes)
-
-
-def refuse(changes: Sequence[str], problem: str, allow_changes: bool) -> None:
-    """Raises `UserError` for changes, or logs them if they are allowed."""
-    if changes and not allow_changes:
-        raise UserError(
-            f"{problem}: {'; '.join(changes)}. Rerun it with the settings it "
-            "was started with, choose another --output_dir, start over with "
-            "--overwrite_output_dir, or add --allow_changed_data to resume "
-            "nevertheless."
-        )
-    for each in changes:
-        logging.warning("Changed, as allowed: %s.", each)
+    options.refuse(changes, "The checkpoint is of another model", allow_changes)
 
 
 def _changes(before, now, part: str, names: Collection[str]) -> list[str]:

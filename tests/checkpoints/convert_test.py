@@ -45,7 +45,6 @@ _WITHOUT_POOLER = ("masked_lm", "question_answering", "tagging")
 
 
 def _carried(parts, target):
-    """Returns the parts of a model that a format can hold."""
     parts = set(parts)
     kind = _kind(parts)
     if target == "keras_hub":
@@ -528,7 +527,7 @@ class BadInputTest(files_case.FolderCase):
         self._assert_refused(
             os.path.join(self.models, actual),
             rf"Expected the format {named} \(--from={named}\)\. Received: "
-            rf"'.*/{actual}', which looks like {actual}\.",
+            rf"'.*/{actual}', which looks like {actual};",
             source_format=named,
         )
 

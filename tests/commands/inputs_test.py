@@ -10,7 +10,9 @@ import pytest
 import tensorflow as tf
 from absl.testing import parameterized
 
+from bert_tf.checkpoints import task_values
 from bert_tf.io import files
+from bert_tf.tasks import stored_task
 from tests.support import full_disk
 from tests.support import scripts
 from tests.support import tiny_finetuning
@@ -67,6 +69,16 @@ def _squad(*questions):
 
 _FILES = {
     "new/config.json": "",
+    "hf/config.json": '{"model_type": "bert", "num_hidden_layers": 2, '
+    '"max_position_embeddings": 512, "architectures": ["BertModel"]}',
+    "hf/model.safetensors": "\2\0\0\0\0\0\0\0{}",
+    "tags/config.json": '{"architectures": ["BertForTokenClassification"]}',
+    "run/model.ckpt-9.json": '{"metadata": {"identity": '
+    '{"--max_seq_length": 64}}}',
+    "picture.txt": "%PDF-1.4\n",
+    "zeros.txt": "a\0",
+    "crlf.csv": "text,label\r\na,b\r\n",
+    "words.txt": "[UNK]\n[SEP]\n",
     "pretrained/task.json": '{"kind": "pretraining"}',
     "no_unk/bert_config.json": _SHAPE,
     "no_unk/vocab.txt": "a\na",
@@ -95,12 +107,15 @@ _FILES = {
 _NEW = " --output_dir=out --pretrained_model_dir=new --do_train"
 _OWN = "finetune_classifier --task_name=custom"
 _CHOICE = "finetune_multiple_choice --task_name=custom"
-_DISTILL = "distill --output_dir=out --do_eval"
+_DISTILL = "distill --output_dir=out --do_eval --pretrained_model_dir=new"
 _PREDICT = "predict --output_file=x.csv"
 _PRETRAIN = (
     "pretrain --bert_config_file=configs/tiny/bert_config.json --do_train "
     "--input_file=text.csv --output_dir=out"
 )
+_HF = " --output_dir=out --pretrained_model_dir=hf"
+_CONVERT = "convert_checkpoint --input=hf --to=bert_tf"
+_FEATURES = "extract_features --model_dir=hf --output_file=a"
 _TAGS = "finetune_tagger --train_file=tags.tsv --word_column=token"
 _CASES = (
     (f"{_OWN} --train_file=text.csv {_NEW}",
@@ -137,7 +152,6 @@ _CASES = (
     (f"{_CHOICE} --train_file=text.csv {_NEW}",
      "text.csv has no column 'context'"),
     (f"{_TAGS} --tag_column=ner {_NEW}", "'ner'"),
-    # Errors in the last row, and errors that only all rows together show.
     (f"{_OWN} --train_file=last.csv {_NEW}",
      "last.csv, line 3003 has no label"),
     (f"{_OWN} --train_file=one.csv {_NEW}", "at least 2 different labels"),
@@ -169,7 +183,6 @@ _CASES = (
      f"--label_column=topic {_NEW}", "at least two different texts of each"),
     (f"{_OWN} --train_file=one.csv --dev_fraction=0.1 {_NEW}",
      "--dev_fraction=0.1 needs two different texts of each label in one.csv"),
-    # Errors of a model to evaluate, or in the columns that it stores.
     (f"{_OWN} --output_dir=out --pretrained_model_dir=no_unk --do_eval "
      "--dev_file=one.csv", "vocab.txt lacks [UNK]"),
     (f"{_OWN} --output_dir=out --pretrained_model_dir=short --do_eval "
@@ -226,6 +239,85 @@ _CASES = (
     ("predict --output_file=x.npy --model_dir=a --input_file=b --top_k=2",
      "--keep_empty and --top_k need labels"),
     (f"{_PRETRAIN} --max_seq_length=9999", "--max_seq_length must be at most"),
+    *((f"{command} --max_seq_length=513", "length must be at most 512")
+      for command in (
+          f"{_OWN} --train_file=one.csv --do_train {_HF}",
+          f"finetune_squad --train_file=unknown.json --do_train {_HF}",
+          f"finetune_embeddings --train_file=pairs.csv --do_train {_HF}",
+          f"{_FEATURES} --input_file=blank.txt",
+          "export_savedmodel --model_dir=hf --output_dir=out",
+          "export_tflite --model_dir=hf --output_file=a.tflite",
+      )),
+    *((f"{command} --do_eval {_HF}", "of kind='encoder'; add --do_train")
+      for command in (
+          f"{_OWN} --dev_file=one.csv",
+          f"{_CHOICE} --dev_file=choice.csv",
+          "finetune_squad --predict_file=unknown.json",
+          "finetune_tagger --dev_file=tags.tsv",
+      )),
+    (f"{_OWN} --dev_file=one.csv --do_eval --output_dir=out",
+     "There is no trained model in out/model"),
+    (f"{_OWN} --train_file=two.csv --do_train --output_dir=run "
+     "--pretrained_model_dir=hf", "--max_seq_length was 64 and is 128 now"),
+    ("fill_mask --model_dir=hf --text=[MASK]", "a model of kind='encoder'"),
+    *((f"{command} --model_dir={model} --head=classification", message)
+      for command in (
+          "export_savedmodel --output_dir=out",
+          "export_tflite --output_file=a.tflite",
+      )
+      for model, message in (
+          ("hf", "with --head=embeddings. Received"),
+          ("tags", "--head=tagging or embeddings"),
+      )),
+    ("export_savedmodel --model_dir=hf --output_dir=out --layer=2",
+     "--layer must lie between -2 and 1"),
+    (f"{_PREDICT} --model_dir=hf --input_file=text.csv", "fine-tune it first"),
+    *(("predict --output_file=x.npy --input_file=text.csv --model_dir=" + model,
+       "is for embeddings") for model in ("topics", "tags")),
+    (f"{_DISTILL} --teacher_dir=hf --dev_file=one.csv", "fine-tune it first"),
+    *((f"{_FEATURES} --input_file=blank.txt --layers={layers}", message)
+      for layers, message in (
+          ("-1,a", "--layers must be whole numbers"),
+          ("2", "--layers must lie between -2 and 1"),
+      )),
+    *((f"{_CONVERT} --output={output}", message)
+      for output, message in (
+          ("new", "--output=new already exists"),
+          ("a --from=tf1", "that holds config.json"),
+          ("a --allow_missing=(", "--allow_missing must be a regular expr"),
+          ("a --allow_activation_change", "is for --to=keras_hub only"),
+      )),
+    *((f"extend_vocabulary --input={arguments}", message)
+      for arguments, message in (
+          ("short --output=a --new_words_file=words.txt", "has all of its 2"),
+          ("hf --output=new --new_words_file=words.txt", "already exists"),
+      )),
+    ("verify_export --export_dir=new --model_dir=hf", "no saved_model.pb and"),
+    ("glue_submission --model_dirs=hf --glue_dir=new", "must have the folders"),
+    *((f"{command} --input_file=picture.txt", "picture.txt is a PDF")
+      for command in (
+          "tokenize_file --vocab_file=short/vocab.txt --output_file=a",
+          "create_pretraining_data --vocab_file=short/vocab.txt "
+          "--output_file=a",
+          "learn_vocabulary --output_file=a",
+          _FEATURES,
+          f"{_PREDICT} --model_dir=topics",
+      )),
+    ("tokenize_file --vocab_file=short/vocab.txt --output_file=a "
+     "--input_file=zeros.txt", "as UTF-16 and binary files have"),
+    (f"{_PRETRAIN} --vocab_file=crlf.csv", "crlf.csv lacks [UNK], [CLS]"),
+    (f"{_PRETRAIN} --vocab_file=picture.txt", "picture.txt is a PDF"),
+    (f"{_PRETRAIN} --bert_config_file=hf/config.json",
+     "Received: a Hugging Face configuration"),
+    *((f"{command} --output_file=a.zip", "--output_file cannot end in .zip")
+      for command in (
+          "extract_text --input_file=blank.txt",
+          "learn_vocabulary --input_file=blank.txt",
+          "tokenize_file --vocab_file=a --input_file=b",
+          "create_pretraining_data --vocab_file=a --input_file=b",
+          "extract_features --model_dir=a --input_file=b",
+          "predict --model_dir=a --input_file=b",
+      )),
     *((f"{command} --vocab_file=tags.tsv", "tags.tsv lacks [UNK]")
       for command in (
           _PRETRAIN,
@@ -262,6 +354,10 @@ class InputsTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn(expected, message, command)
         self.assertNotIn("\n", message)
         self.assertFalse(imported, command)
+
+    def test_hub_names_are_left_to_the_readers_of_models(self):
+        self.assertIsNone(stored_task.read_kind("hf://owner/name"))
+        self.assertEqual(task_values.read_shape("hf://owner/name"), {})
 
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -302,7 +398,6 @@ _FREE_BYTES = 8192
 
 
 def _command_lines(folder, out):
-    """Returns the arguments of each script, by its name."""
     model = f"{folder}/output/model"
     text = f"{folder}/text.txt"
     export = {"model_dir": model}

@@ -554,7 +554,7 @@ class BadInputTest(corpus_case.CorpusCase):
                 self.extract(pattern)
         for output, message in (
             ("a.txt", "must differ from the files that are read"),
-            ("b.txt.bz2", "must end in .gz"),
+            ("b.txt.bz2", "cannot end in .bz2"),
             (".", "Received a directory"),
         ):
             with self.assertRaisesRegex(UserError, message):

@@ -617,10 +617,11 @@ class StudentTest(files_case.FilesCase):
         (3, 2, (1, 2, 2)),
     )
     def test_layers_are_spread_evenly(self, mine, theirs, expected):
-        config = _config(num_hidden_layers=mine)
-        self.assertEqual(
-            distillation.choose_layers(config, mine, theirs), expected
-        )
+        config = _config(pretrained_model_dir="student")
+        chosen = inputs.choose_layers(config, mine, theirs)
+        self.assertEqual(chosen, expected)
+        with self.assertRaisesRegex(UserError, f"must be at most {theirs}"):
+            inputs.choose_layers(_config(num_hidden_layers=99), 99, theirs)
 
     @parameterized.parameters("1", "1,3", "1,2,2")
     def test_refuses_missing_layers(self, layers):

@@ -27,6 +27,7 @@ from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
 from bert_tf.io import locks
 from bert_tf.serving import batching
+from bert_tf.serving import model_config
 from tests.support import live_server
 from tests.support import tiny_exports
 
@@ -61,22 +62,22 @@ class VersionDirectoryTest(tf.test.TestCase):
             return file.read()
 
     def test_the_next_version_follows_the_highest(self):
-        self.assertEqual(artifacts.choose_version(None, [self.path]), 1)
+        self.assertEqual(model_config.choose_version(None, [self.path]), 1)
         self._write(1, "one")
         self._write(9, "nine")
         os.makedirs(os.path.join(self.path, "12.tmp-1-2"))
         os.makedirs(os.path.join(self.path, "name"))
-        self.assertEqual(artifacts.choose_version(None, [self.path]), 10)
-        self.assertEqual(artifacts.choose_version(4, [self.path]), 4)
+        self.assertEqual(model_config.choose_version(None, [self.path]), 10)
+        self.assertEqual(model_config.choose_version(4, [self.path]), 4)
         other = os.path.join(self.path, "other")
         os.makedirs(os.path.join(other, "0011"))
         both = [self.path, other]
-        self.assertEqual(artifacts.choose_version(None, both), 12)
+        self.assertEqual(model_config.choose_version(None, both), 12)
         for taken in (9, 11):
             with self.assertRaisesRegex(
                 UserError, f"--version={taken} exists .* version 12"
             ):
-                artifacts.choose_version(taken, both)
+                model_config.choose_version(taken, both)
 
     def test_a_failed_export_leaves_no_files(self):
         with self.assertRaises(KeyboardInterrupt):

@@ -360,6 +360,7 @@ class HelpTest(tf.test.TestCase, parameterized.TestCase):
         text = cli.help_text(config_cls, module.__doc__)
         description = module.__doc__.strip() + "\n\n"
         self.assertStartsWith(text, description)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
         text = text.removeprefix(description)
         shown = re.findall(r"(?m)^  --(?:\[no\])?(\w+)", text)
         fields = dataclasses.fields(config_cls)
@@ -370,7 +371,6 @@ class HelpTest(tf.test.TestCase, parameterized.TestCase):
         groups = {field.metadata["group"] for field in fields}
         self.assertEqual(headings, [x for x in GROUPS if x in groups])
         self.assertNotIn("other", headings)
-        self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -49,7 +49,6 @@ _TASK = ClassificationTask(
 
 
 def _texts(count):
-    """Returns different texts of one to nine words."""
     rng = np.random.default_rng(2)
     return [
         " ".join(rng.choice(_WORDS, rng.integers(1, 10))) for _ in range(count)
@@ -537,7 +536,7 @@ class OutputRowsTest(files_case.FilesCase):
             ("", "a,,b"),
             ("", "a,a"),
         ):
-            message = "must (end in|be a name)|twice"
+            message = "(cannot end in|must be a name)|twice"
             with self.assertRaisesRegex(UserError, message):
                 self._config(ending, keep_columns=keep)
 

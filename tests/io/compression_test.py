@@ -82,7 +82,7 @@ class TextLinesTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         (b"one\rtwo\r", "a.txt ends its lines with CR alone"),
         ("é\rtwo".encode(), "a.txt ends its lines with CR alone"),
-        ("one\ntwo".encode("utf-16-le"), "line 1 .* as UTF-16 has"),
+        ("one\ntwo".encode("utf-16-le"), "line 1 .* as UTF-16 and"),
         (gzip.compress(b"a"), "a.txt is compressed; rename it to end in .gz"),
         (COMPRESS[".xz"](b"a"), "a.txt is compressed; rename it to .*xz"),
         (b"PK\x03\x04", "an archive or a spreadsheet; .*save it as CSV"),

@@ -201,6 +201,7 @@ class ReadTableTest(files_case.FolderCase):
          '{"a": %s}' % ("9" * 5000)),
         (r"a.csv is empty", "a.csv", ""),
         (r"a.tsv has no rows", "a.tsv", "a\tb\n"),
+        (r"has no rows below its header; .* \.txt", "a.csv", "a text\n"),
         (r"a.txt has no rows", "a.txt", "\n\n"),
         (r"a.jsonl has no rows", "a.jsonl", ""),
         (r"a.json has no rows", "a.json", " [ ] "),

@@ -260,8 +260,9 @@ class ModelManagerTest(parameterized.TestCase):
 
     def test_waits_for_a_first_version(self):
         (self.folder / "m").mkdir()
-        with self.assertLogs(level="WARNING"):
+        with self.assertLogs(level="WARNING") as logged:
             self.start()
+        self.assertRegex(logged.output[0], "/m/1, which .*export.*savedmodel")
         self.assertFalse(self.manager.is_ready())
         self.assert_not_served(r"Latest\(m\)")
         self.write(1, "one")

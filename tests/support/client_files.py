@@ -63,7 +63,6 @@ def models():
 
 @functools.cache
 def path_of(case):
-    """Returns the path of a file."""
     normalization, values = FILES[case]
     path = os.path.join(folder(), f"{case}.tflite")
     return client_models.export(models()[normalization], path, **values)

@@ -91,12 +91,10 @@ def draw_questions():
 
 
 def classification():
-    """Returns the task of the classifiers."""
     return tiny_exports.classification(max_seq_length=LENGTH, labels=LABELS)
 
 
 def squad():
-    """Returns the task of the model that answers questions."""
     return SquadTask(
         max_seq_length=QA_LENGTH,
         doc_stride=128,

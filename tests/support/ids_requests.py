@@ -20,6 +20,7 @@ from bert_tf.export import savedmodel
 from bert_tf.export.verify import reference
 from bert_tf.export.verify import run as verification
 from bert_tf.export.verify.reference import Reference
+from bert_tf.serving import model_config
 from tests.support import every_head
 
 _TOLERANCE = 1e-5
@@ -40,7 +41,7 @@ class IdsRequests:
         self._outputs = {}
         requests = []
         for name, published in every_head.publish().items():
-            directory = artifacts.find_version(published.ids_dir)
+            directory = model_config.find_version(published.ids_dir)
             self._planned[name] = _plan(directory, published.model_dir)
             inputs = os.path.join(folder, f"{name}_inputs.npz")
             arrays = {

@@ -26,6 +26,8 @@ from bert_tf.checkpoints.huggingface import weights as huggingface_weights
 from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tensors import write_safetensors
+from bert_tf.checkpoints.weight_map import ARCHITECTURES
+from bert_tf.checkpoints.weight_map import FINE_TUNED
 from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
@@ -38,13 +40,6 @@ _PREFIX = "bert."
 # Tensors with these prefixes mean the same in every class of transformers: they
 # are read even if the class is unknown.
 _OURS = (_PREFIX, "cls.", "qa_outputs.")
-
-_FINE_TUNED = (
-    "classification",
-    "multiple_choice",
-    "question_answering",
-    "tagging",
-)
 
 # Heads of three classes have this name, so only config.json gives the class.
 _CLASSIFIER = "classifier.weight"
@@ -61,18 +56,6 @@ _POOLED = {
     weight_map.MULTIPLE_CHOICE,
 }
 
-# Kind of model -> the class of transformers with the same heads.
-ARCHITECTURES = {
-    "embeddings": "BertModel",
-    "encoder": "BertModel",  # After "embeddings", so `_kind_of` picks this.
-    "pretraining": "BertForPreTraining",
-    "masked_lm": "BertForMaskedLM",
-    "next_sentence": "BertForNextSentencePrediction",
-    "classification": "BertForSequenceClassification",
-    "tagging": "BertForTokenClassification",
-    "question_answering": "BertForQuestionAnswering",
-    "multiple_choice": "BertForMultipleChoice",
-}
 # Supported modules of sentence-transformers; other modules are refused.
 _MODULES = ("Transformer", "Pooling", "Normalize", "Dropout")
 _ENCODERS = ("encoder", "embeddings")  # The kinds without a head.
@@ -216,7 +199,7 @@ def read_model(
     vocabulary, settings, is_derived, tokenizer_notes = (
         huggingface_tokenizer.read(path, config.vocab_size)
     )
-    if kind not in _FINE_TUNED:
+    if kind not in FINE_TUNED:
         longest = config.max_position_embeddings
         task |= _read_modules(path, longest, settings["lower_case"])
     return StoredModel(
@@ -285,7 +268,7 @@ def _kind(
         )
     # A fine-tuned model's class decides its kind. For other models, the stored
     # heads decide: a BertForMaskedLM may also have a next-sentence head.
-    if named in _FINE_TUNED and not absent:
+    if named in FINE_TUNED and not absent:
         return named
     return weight_map.kind_of(weights)
 
@@ -456,12 +439,12 @@ def _kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
     """Returns (kind of the class in `architectures`, "") or (None, names)."""
     names = values.get("architectures") or []
     names = names if isinstance(names, list) else [names]
-    kinds = {name: kind for kind, name in ARCHITECTURES.items()}
-    kind = next((kinds[x] for x in map(str, names) if x in kinds), None)
+    kind = weight_map.kind_of_class(names)
     if kind is None and names and "model_type" not in values:
+        known = ", ".join(dict.fromkeys(ARCHITECTURES.values()))
         raise UserError(
-            f"{source}: `architectures` must name one of {', '.join(kinds)}. "
-            f"Received: {names!r}."
+            f"{source}: `architectures` must name one of {known}. Received: "
+            f"{names!r}."
         )
     return kind, ", ".join(map(str, names)) if kind is None else ""
 

@@ -37,7 +37,6 @@ class Classification(ServingHead):
         windows; None to truncate long texts.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("classification",)
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     flags = ("pair", "doc_stride")
 
@@ -97,7 +96,6 @@ class MultipleChoice(ServingHead):
       task: The task, which decodes the outputs.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = ("multiple_choice",)
     inputs: ClassVar[tuple[str, ...]] = ("text", "choices")
     outputs: ClassVar[tuple[str, ...]] = ("logits",)
     method = "classify"

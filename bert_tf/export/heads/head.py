@@ -85,8 +85,6 @@ class ServingHead:
         `max_seq_length`.
     """
 
-    # The kinds of stored models that fit this head: keys of `weight_map.HEADS`.
-    kinds: ClassVar[tuple[str, ...]]
     # The kind of model to build; None for the stored kind.
     model_kind: ClassVar[str | None] = None
     # The names of the input strings.
@@ -121,11 +119,7 @@ class ServingHead:
 
     @classmethod
     def build(cls, source: Source) -> Self:
-        """Returns the head of a stored model, by default with its task.
-
-        Raises:
-          UserError: If the model or the flags do not fit the head.
-        """
+        """Returns the head of a stored model, by default with its task."""
         return cls(*source.parts(), registry.from_stored(source.stored))
 
     def settings(self) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Self
 
 import tensorflow as tf
 
-from bert_tf.checkpoints import weight_map
 from bert_tf.config import BertConfig
 from bert_tf.config import check_pooling
 from bert_tf.errors import UserError
@@ -22,6 +21,7 @@ from bert_tf.export.heads.head import Rows
 from bert_tf.export.heads.head import ServingHead
 from bert_tf.export.heads.head import Source
 from bert_tf.features import INPUT_MASK
+from bert_tf.flags import options
 from bert_tf.inference import fill_mask
 from bert_tf.modeling import heads
 from bert_tf.tasks import registry
@@ -55,7 +55,6 @@ class FillMask(ServingHead):
       UserError: If `top_k` exceeds the size of the vocabulary.
     """
 
-    kinds = ("pretraining", "masked_lm")
     inputs = ("text",)
     outputs = ("masked_lm_logits",)
     model_values = {"heads": ["masked_lm"]}
@@ -171,7 +170,6 @@ def _move(places: tf.RaggedTensor, by: tf.Tensor) -> tf.RaggedTensor:
 class NextSentence(Classification):
     """Serves the next-sentence head of pretrained models as a classifier."""
 
-    kinds = ("pretraining", "next_sentence")
     outputs = ("next_sentence_logits",)
     model_values = {"heads": ["next_sentence"]}
     flags = ()
@@ -205,7 +203,6 @@ class Embeddings(ServingHead):
       UserError: If the model has no such layer, or `pooling` is invalid.
     """
 
-    kinds: ClassVar[tuple[str, ...]] = tuple(weight_map.HEADS)
     model_kind: ClassVar[str | None] = "encoder"
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     outputs: ClassVar[tuple[str, ...]] = ("sequence_output",)
@@ -219,11 +216,7 @@ class Embeddings(ServingHead):
     def __post_init__(self) -> None:
         check_pooling(self.pooling)
         count = self.config.num_hidden_layers
-        if not -count <= self.layer < count:
-            raise UserError(
-                f"--layer must lie between {-count} and {count - 1}, as the "
-                f"model has {count} layers. Received: {self.layer}."
-            )
+        options.require_layer("--layer", self.layer, count)
         # Drop the layers after `layer`, so that `layer` becomes the last one.
         config = dataclasses.replace(
             self.config, num_hidden_layers=self.layer % count + 1

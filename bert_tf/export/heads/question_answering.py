@@ -51,7 +51,6 @@ class QuestionAnswering(head.ServingHead):
       UserError: If `max_seq_length` leaves no room for the paragraph.
     """
 
-    kinds = ("question_answering",)
     inputs = (_QUESTION, _CONTEXT)
     outputs = (squad.START_LOGITS, squad.END_LOGITS)
     model_values = {"has_pooler": False}

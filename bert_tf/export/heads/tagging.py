@@ -43,7 +43,6 @@ class Tagging(ServingHead):
       UserError: If `doc_stride` would skip tokens between windows.
     """
 
-    kinds = ("tagging",)
     inputs = ("text",)
     outputs = ("logits",)
     model_values = {"has_pooler": False}

@@ -1,6 +1,7 @@
 """The GLUE tasks, XNLI and SNLI: their files, columns, labels and metrics."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +9,8 @@ from typing import ClassVar
 
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
+from bert_tf.io import files
+from bert_tf.io import paths
 from bert_tf.tasks import metrics
 from bert_tf.tasks.task_files import USUAL_STEMS
 from bert_tf.tasks.task_files import OfficialFiles
@@ -16,6 +19,8 @@ _SENTENCE = (("sentence",),)
 _SENTENCES = (("sentence1", "sentence2"),)
 _PREMISE = (("premise", "hypothesis"), ("Premise", "Hypothesis"))
 _BINARY = ("0", "1")
+# Diagnostics (gluebenchmark.com/diagnostics), and another name of their folder.
+_AX, _AX_FOLDER = "ax", "diagnostic"
 # Label ids follow the original's order (run_classifier.py:225-227, 288-290).
 _NLI = ("contradiction", "entailment", "neutral")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -235,12 +240,39 @@ def fold(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")
 
 
-def get_task(name: str) -> GlueTask:
-    """Returns a task by its name, ignoring case, hyphens and underscores.
+def find_folder(glue_dir: str, task: GlueTask) -> str | None:
+    """Returns the folder of a task in --glue_dir, or None if it is missing."""
+    expected = {fold(task.name)}
+    if task.name == _AX:
+        expected.add(_AX_FOLDER)
+    names = files.names_in(glue_dir) if files.is_folder(glue_dir) else []
+    for name in names:
+        path = os.path.join(glue_dir, name)
+        if fold(name) in expected and files.is_folder(path):
+            return path
+    # GLUE's website offers AX.tsv without a folder, so also accept this file.
+    file = os.path.join(glue_dir, f"{task.title}.tsv")
+    return glue_dir if task.name == _AX and files.exists(file) else None
 
-    Raises:
-      UserError: If there is no such task.
-    """
+
+def of_leaderboard() -> list[GlueTask]:
+    """Returns the tasks of the leaderboard."""
+    return [task for task in TASKS.values() if task.submissions]
+
+
+def require_folders(glue_dir: str) -> None:
+    """Raises `UserError` if --glue_dir has no folder of a task."""
+    tasks = of_leaderboard()
+    if not any(find_folder(glue_dir, task) for task in tasks):
+        raise UserError(
+            "--glue_dir must have the folders of GLUE's tasks, "
+            f"{', '.join(task.title for task in tasks)}. Received: "
+            f"{glue_dir!r}, {paths.describe(glue_dir)}."
+        )
+
+
+def get_task(name: str) -> GlueTask:
+    """Returns a task by its name, ignoring case, hyphens and underscores."""
     for task in TASKS.values():
         if fold(task.name) == fold(name):
             return task

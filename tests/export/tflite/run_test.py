@@ -63,7 +63,7 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIn("MediaPipe and the Task Library", printed)
 
     @parameterized.parameters(
-        ({"max_seq_length": 13}, "must not exceed `max_position_embeddings`"),
+        ({"max_seq_length": 13}, "--max_seq_length must be at most 12"),
         ({"top_k": 7}, "--top_k is for --head=fill_mask.*with the head class"),
         ({"head": "fill_mask"}, "can be exported with --head=classification"),
         ({"model_dir": "nowhere"}, "'nowhere', and there is no such path"),

@@ -12,6 +12,7 @@ from absl.testing import parameterized
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.export import artifact as artifacts
+from bert_tf.export import heads as serving_heads
 from bert_tf.export import savedmodel
 from bert_tf.export.heads import pretrained
 from bert_tf.export.heads.head import Rows
@@ -19,6 +20,7 @@ from bert_tf.export.heads.head import Source
 from bert_tf.export.verify import reference as reference_lib
 from bert_tf.export.verify.reference import Reference
 from bert_tf.flags.export import SavedModelConfig
+from bert_tf.serving import model_config
 from bert_tf.tasks import confidence
 from tests.support import every_head
 from tests.support import files_case
@@ -26,13 +28,12 @@ from tests.support import tiny_model
 
 
 def _build(folder, name, tolerance=1e-5, **flags):
-    """Returns the reference of a head, and its model."""
     model_dir, values = every_head.write_model(folder, name, tiny_model.CONFIG)
     stored = formats.read(model_dir)
     config = SavedModelConfig(
         model_dir=model_dir, output_dir="x", **values, **flags
     )
-    key = savedmodel.choose_head(config.head, stored)
+    key = serving_heads.choose_head(config.head, stored.task, "")
     length = every_head.MAX_SEQ_LENGTH
     source = Source(stored, config, length, (5, 8, length))
     head = savedmodel.HEADS[key].build(source)
@@ -114,7 +115,7 @@ class FaultTest(tf.test.TestCase, parameterized.TestCase):
 
     def _faults(self, name, change=lambda stored: stored, **settings):
         published = every_head.publish(with_ids=False)[name]
-        directory = artifacts.find_version(published.output_dir)
+        directory = model_config.find_version(published.output_dir)
         artifact = artifacts.read(directory)
         artifact = dataclasses.replace(
             artifact, settings={**artifact.settings, **settings}

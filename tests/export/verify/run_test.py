@@ -26,6 +26,7 @@ from bert_tf.export.verify.run import Answer
 from bert_tf.export.verify.run import Comparison
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.io import files
+from bert_tf.serving import model_config
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
 from tests.support import tiny_exports
@@ -76,13 +77,11 @@ class VerifyTest(files_case.FolderCase):
         cls.model, cls.version = _export(os.path.join(cls.root, "right"))
 
     def _copy(self):
-        """Returns a copy of the version directory to modify."""
         path = os.path.join(self.folder, "1")
         shutil.copytree(self.version, path)
         return path
 
     def _faults(self, version, model=None):
-        """Returns the faults by check, without checksums."""
         artifact = artifacts.read(version)
         stored = checkpoint_loading.read(model or self.model)
         report = savedmodel.compare(version, artifact, stored)
@@ -186,7 +185,7 @@ class VerifyTest(files_case.FolderCase):
             with self.assertRaisesRegex(UserError, "--export_dir must be"):
                 savedmodel.verify(path, self.model)
         version = self._copy()
-        self.assertEqual(artifacts.find_version(self.folder), version)
+        self.assertEqual(model_config.find_version(self.folder), version)
         os.remove(os.path.join(version, artifacts.CARD_FILE))
         with self.assertRaisesRegex(UserError, "model_card.json"):
             savedmodel.verify(self.folder, self.model)
@@ -215,7 +214,6 @@ class VerifyTest(files_case.FolderCase):
 
 
 def _change_checkpoint(version, stored):
-    """Changes the embedding of a token."""
     prefix = os.path.join(version, "variables", "variables")
     reader = tf.train.load_checkpoint(prefix)
     names = sorted(reader.get_variable_to_shape_map())
@@ -237,7 +235,6 @@ def _change_checkpoint(version, stored):
 
 @contextlib.contextmanager
 def _edited(version):
-    """Yields the graph of a SavedModel and writes it back."""
     path = os.path.join(version, serving_module.FILE)
     saved_model = saved_model_pb2.SavedModel.FromString(files.read_bytes(path))
     yield saved_model.meta_graphs[0]
@@ -256,7 +253,6 @@ def _expected(doubtful=(False, False, False)):
 
 
 def _find(expected, outputs, tolerance=1e-5, others=()):
-    """Returns the comparison of a call, one of several."""
     scales = verification.measure_scales([expected, *others])
     found = Comparison(tolerance, scales)
     found.add("a call", expected, outputs)
