@@ -476,6 +476,8 @@ class PaddingTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(found.called, unpads and not short)
         self.assertAllClose(*losses, rtol=1e-5)
 
+    # Other tests leave TensorFlow deterministic, and then Keras turns XLA off.
+    @mock.patch.object(tf_config, "is_op_determinism_enabled", lambda: False)
     def test_xla_computes_padding(self):
         model = self.new()
         model.compile("sgd", jit_compile=True)
@@ -749,7 +751,6 @@ class FitMaskedLMTest(MaskedLMTestCase):
 
 
 class CompileTest(MaskedLMTestCase):
-    # Other tests leave TensorFlow deterministic, and then Keras turns XLA off.
     @mock.patch.object(tf_config, "is_op_determinism_enabled", lambda: False)
     def test_xla_is_off_unless_asked_for(self):
         model = self.new("pretraining")
