@@ -237,7 +237,6 @@ def _write(
 
 
 def _card(stored: StoredModel, source_format: str, config: Flags) -> str:
-    """Returns the model card of the converted model."""
     kind = stored.task["kind"]
     is_foreign = config.target_format == "huggingface"
     program = cli.program("run/fill_mask.py")
@@ -269,7 +268,6 @@ def print_now(text: str) -> None:
 
 
 def _describe_source(stored: StoredModel, source_format: str) -> str:
-    """Returns lines about the model that was read."""
     config, report = stored.config, stored.report
     numbers = sum(map(math.prod, stored.weights.shapes.values()))
     lower = stored.tokenizer_settings["lower_case"]
