@@ -105,10 +105,8 @@ def run_rows(
             for name, x in rows.items()
         }
         for name, value in model.run(part).items():
-            if value.ndim > 1:
-                outputs[name][indices, : value.shape[1]] = value
-            else:
-                outputs[name][indices] = value
+            columns = map(slice, value.shape[1:2])
+            outputs[name][(indices, *columns)] = value
     return {
         name: x.reshape(*lengths.shape, *x.shape[1:])
         for name, x in outputs.items()

@@ -67,7 +67,11 @@ class PieceScheduler:
         self._lane = lane
         self._options = options
         self._limits = limits
-        self._piece_rows = _piece_rows(options)
+        # The number of rows of a piece must be an allowed batch size.
+        rows = max(1, options.max_batch_size // _PIECES_PER_BATCH)
+        sizes = options.allowed_batch_sizes or (rows,)
+        fitting = (size for size in sizes if size <= rows)
+        self._piece_rows = max(fitting, default=sizes[0])
         # Rows in progress. Requests that use `_lane` count apart, under the key
         # True, so that they do not use up the limit of other large requests.
         self._num_rows_admitted = collections.Counter()
@@ -125,10 +129,9 @@ class PieceScheduler:
         if is_long or size > batching.MAX_CALL_SIZE:
             return await self._lane.submit(*piece, is_piece=True, stop=Stop())
         await self._turn.acquire()
-        release = self._turn.release
         try:
             future = self._scheduler.submit(
-                *piece, is_piece=True, on_end=release
+                *piece, is_piece=True, on_end=self._turn.release
             )
         except errors.RequestError:
             self._turn.release()
@@ -208,8 +211,7 @@ class _LargeRequest:
     ) -> Arrays | None:
         """Returns the outputs; None if the rows depend on each other.
 
-        Args:
-          row_groups: The indices of the rows of each piece, <int>[N].
+        `row_groups` has the indices of the rows of each piece, <int>[N].
         """
         pieces = []
         outputs = []
@@ -241,11 +243,7 @@ class _LargeRequest:
         pieces: Sequence[np.ndarray],
         outputs: list[dict[str, np.ndarray]],
     ) -> bool:
-        """Pads the outputs of all pieces to equal shapes, to join them.
-
-        Returns:
-          False if the shapes still differ, because rows depend on each other.
-        """
+        """Pads outputs to equal shapes; False if rows depend on each other."""
         shapes = {}
         longest = set()
         for name in self.call.outputs:
@@ -300,15 +298,6 @@ def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
             first, size = row, 0
         size += row_size
     yield np.arange(first, len(sizes))
-
-
-def _piece_rows(options: BatchingOptions) -> int:
-    """Returns the number of rows of a piece, which is an allowed batch size."""
-    rows = max(1, options.max_batch_size // _PIECES_PER_BATCH)
-    sizes = options.allowed_batch_sizes
-    if not sizes:
-        return rows
-    return max((size for size in sizes if size <= rows), default=sizes[0])
 
 
 def _has_rows(outputs: Arrays, num_rows: int) -> bool:
