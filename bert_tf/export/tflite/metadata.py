@@ -149,7 +149,6 @@ def _in_order(tensors, indices) -> list[str]:
 
 
 def _check_labels(tensors, subgraph, labels: Sequence[str]) -> None:
-    """Checks that there is a label for each probability."""
     if not labels:
         return
     indices = {x.name.decode(): x.tensorIndex for x in tensors}
@@ -183,7 +182,6 @@ def _tensor_table(
     if key == _PROBABILITIES:
         table[5] = {0: [1.0], 1: [0.0]}  # Maximum and minimum.
         if labels:
-            # The field takes a list of AssociatedFile tables.
             table[6] = [{0: LABELS_FILE, 1: "The labels.", 2: _AXIS_LABELS}]
     return table
 
@@ -212,7 +210,6 @@ def _pack(model: schema.ModelT, table: bytes, size: int) -> bytes:
 
 
 def _append_files(content: bytes, texts: Mapping[str, str]) -> bytes:
-    """Returns the content with a zip file appended."""
     with io.BytesIO() as file:
         file.write(content)
         with zipfile.ZipFile(file, "a") as archive:
