@@ -236,10 +236,9 @@ class LitertEngine(SavedModelEngine):
         return Litert(name, version, folder, self._config, model, definitions)
 
     def missing(self, directory: str) -> str | None:
-        if not files.is_file(
-            os.path.join(directory, saved_model.MODEL_FILES[0])
-        ):
-            return saved_model.MODEL_FILES[0]
+        name = saved_model.MODEL_FILES[0]
+        if not files.is_file(os.path.join(directory, name)):
+            return name
         folder = os.path.join(directory, FOLDER)
         # If there is no litert/, do not wait for it: let `load` raise an error.
         if not files.is_folder(folder):

@@ -66,7 +66,7 @@ class PieceScheduler:
         self._scheduler = scheduler
         self._lane = lane
         self._options = options
-        self._limits = limits
+        self.limits = limits
         # The number of rows of a piece must be an allowed batch size.
         rows = max(1, options.max_batch_size // _PIECES_PER_BATCH)
         sizes = options.allowed_batch_sizes or (rows,)
@@ -105,9 +105,7 @@ class PieceScheduler:
         if is_split:
             sizes = servables.row_sizes(call.inputs, choices)
         is_long = not is_split or sizes.max() > batching.MAX_CALL_SIZE
-        request = _LargeRequest(
-            self, paddings, self._limits, servable, call, choices
-        )
+        request = _LargeRequest(self, paddings, servable, call, choices)
         with self._counted(num_rows, is_long):
             if is_split:
                 rows = split(sizes, min(self._piece_rows, max_rows))
@@ -144,7 +142,7 @@ class PieceScheduler:
         The model's signature `tokenize` counts the tokens, but at least one per
         64 bytes. Without `tokenize`, 256 bytes count as one token.
         """
-        limit = self._limits.max_row_tokens
+        limit = self.limits.max_row_tokens
         signature = servable.signatures.get(TOKENIZE)
         max_token_bytes = _TOKEN_BYTES if signature else _UNKNOWN_TOKEN_BYTES
         count = (len(text) - 1) // max_token_bytes + 1
@@ -159,7 +157,7 @@ class PieceScheduler:
             if count > limit:
                 break
         flag = "max_row_tokens"
-        errors.check_limit(count, self._limits, flag, "A row", "tokens")
+        errors.check_limit(count, self.limits, flag, "A row", "tokens")
 
     def _num_rows(self, call: Call) -> int:
         """Returns the number of rows of a call that may be split, else 0."""
@@ -201,7 +199,6 @@ class _LargeRequest:
 
     pieces: PieceScheduler
     paddings: dict[str, Any]
-    limits: ServeLimits
     servable: Servable
     call: Call
     choices: int
@@ -221,7 +218,7 @@ class _LargeRequest:
             if not _has_rows(part, len(rows)):
                 return None
             num_bytes += bodies.num_bytes(part)
-            bodies.check_response(num_bytes, self.limits)
+            bodies.check_response(num_bytes, self.pieces.limits)
             pieces.append(rows)
             outputs.append(part)
         if not await self._widen(pieces, outputs):
@@ -253,7 +250,7 @@ class _LargeRequest:
             shapes[name] = tuple(map(max, zip(*of_pieces, strict=True)))
             num_values = sum(map(len, pieces)) * math.prod(shapes[name])
             num_bytes = num_values * outputs[0][name].itemsize
-            bodies.check_response(num_bytes, self.limits)
+            bodies.check_response(num_bytes, self.pieces.limits)
             for sizes in zip(*of_pieces, strict=True):
                 longest.add(sizes.index(max(sizes)))
         longest_pieces = [pieces[i] for i in sorted(longest)]

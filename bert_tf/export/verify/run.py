@@ -150,8 +150,7 @@ class Report:
 
     def require_correct(self) -> None:
         """Raises a `UserError` of one sentence if there are faults."""
-        faults = self.faults
-        if faults:
+        if faults := self.faults:
             more = len(faults) - 1
             others = f" (and {more} more, see the report)" if more else ""
             raise UserError(
