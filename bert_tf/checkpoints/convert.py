@@ -197,7 +197,6 @@ def print_now(text: str) -> None:
 
 
 def _describe_source(stored: StoredModel, source_format: str) -> str:
-    """Returns lines about the model that was read."""
     config, report = stored.config, stored.report
     numbers = sum(map(math.prod, stored.weights.shapes.values()))
     lower = stored.tokenizer_settings["lower_case"]

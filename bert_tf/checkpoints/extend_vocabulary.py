@@ -57,16 +57,6 @@ class NewTokens:
     left_out: tuple[tuple[int, str], ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Extension:
-    """An extended model, its source, the new tokens and their ids."""
-
-    model: StoredModel
-    source: StoredModel
-    new: NewTokens
-    ids: tuple[int, ...]
-
-
 def run(config: Flags) -> None:
     """Extends a model and prints a report.
 
@@ -79,16 +69,18 @@ def run(config: Flags) -> None:
         if config.do_lower_case is not None:
             conversion.check_complete(source)
             source = conversion.with_lower_case(source, config.do_lower_case)
-        new = config.new_words_file and read_new_tokens(
-            config.new_words_file, "--new_words_file", source.build_tokenizer()
-        )
-        extension = extend(
+        new = NewTokens("", {})
+        if path := config.new_words_file:
+            tokenizer = source.build_tokenizer()
+            new = read_new_tokens(path, "--new_words_file", tokenizer)
+        model = extend(
             source, new, config.use_unused, config.max_position_embeddings
         )
         kind = source.task["kind"]
         lines = [f"Read {source.path}: a BERT of kind {kind}."]
         lines += [f"  {note}" for note in source.report.notes]
-        for title, rows in _changes(extension, _SHOWN_ON_SCREEN).items():
+        shown = _changes(source, model, new, _SHOWN_ON_SCREEN)
+        for title, rows in shown.items():
             lines.append(f"{title}:")
             lines += [f"  {name}: {value}" for name, value in rows.items()]
         conversion.print_now("\n".join(lines) + "\n")
@@ -101,13 +93,13 @@ def run(config: Flags) -> None:
             {
                 "Source": {"model": paths.base_names(source.source)},
                 "Notes": dict(enumerate(source.report.notes, 1)),
-                **_changes(extension, _SHOWN_IN_CARD),
+                **_changes(source, model, new, _SHOWN_IN_CARD),
             },
             'import bert_tf\nmodel = bert_tf.load_model(".")',
             model_directory.card_header(source.task, source.source),
         )
         with files.atomic_directory(output) as temporary:
-            model_directory.write_model(temporary, extension.model, card)
+            model_directory.write_model(temporary, model, card)
         conversion.print_now(f"Wrote {config.output}.\n")
 
 
@@ -116,7 +108,7 @@ def extend(
     new: NewTokens | None = None,
     use_unused: bool = True,
     max_position_embeddings: int | None = None,
-) -> Extension:
+) -> StoredModel:
     """Adds words to a model's vocabulary, and rows to its tables.
 
     Args:
@@ -129,8 +121,8 @@ def extend(
         for texts of up to N tokens do not change.
 
     Returns:
-      The extension. The new model computes weights on access, and has no
-      optimizer state, as new rows have no Adam moments.
+      The new model. It computes weights on access, and has no optimizer state,
+      as new rows have no Adam moments.
 
     Raises:
       UserError: If `max_position_embeddings` does not lengthen the table.
@@ -157,8 +149,7 @@ def extend(
         ids = (*unused, *range(first, first + count))[:count]
         model = _add_to_vocabulary(model, new, ids)
     weights = _extend_weights(source, model.config, new, ids)
-    model = dataclasses.replace(model, weights=weights)
-    return Extension(model, source, new, ids)
+    return dataclasses.replace(model, weights=weights)
 
 
 def _unused_ids(vocabulary: Vocabulary) -> list[int]:
@@ -320,10 +311,11 @@ def _split_continuation(token: str, vocabulary: Vocabulary) -> tuple[int, ...]:
 # === Reports ===
 
 
-def _changes(extension: Extension, most: int) -> dict[str, dict[str, str]]:
+def _changes(
+    source: StoredModel, model: StoredModel, new: NewTokens, most: int
+) -> dict[str, dict[str, str]]:
     """Returns the report's headings and rows; lists at most `most` words."""
-    new, ids = extension.new, extension.ids
-    source, model = extension.source, extension.model
+    ids = [model.vocabulary.id(token) for token in new.tokens]
     changes: dict[str, dict[str, str]] = {}
     if ids:
         tokens = source.vocabulary.tokens

@@ -276,10 +276,8 @@ def _verify_blob(name: str, path: str) -> None:
     """Checks a large file's SHA-256, which is the file's name in the cache."""
     blob = os.path.realpath(path)
     expected = os.path.basename(blob)
-    if not _SHA256.fullmatch(expected):
-        return
-    actual = files.sha256(blob)
-    if actual == expected:
+    is_hash = _SHA256.fullmatch(expected)
+    if not is_hash or (actual := files.sha256(blob)) == expected:
         return
     os.remove(blob)
     os.remove(path)
@@ -420,11 +418,8 @@ def _with_license(card: str) -> str:
 
 def _files_in(folder: str) -> list[str]:
     """Returns the paths of all files below a folder, relative to it."""
-    return [
-        os.path.relpath(os.path.join(parent, file), folder)
-        for parent, _, names in os.walk(folder)
-        for file in names
-    ]
+    found = (x for x in pathlib.Path(folder).rglob("*") if not x.is_dir())
+    return [str(x.relative_to(folder)) for x in found]
 
 
 # === Kaggle ===

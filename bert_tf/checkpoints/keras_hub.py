@@ -86,13 +86,11 @@ _CLASSIFIER_DROPOUT = 0.1
 
 def recognizes(path: str) -> bool:
     """Returns whether `path` is a KerasHub preset."""
-
-    def has(pattern):
-        return any(pathlib.Path(path).glob(pattern))
-
     if not os.path.isdir(path):
         return False
-    if has("model*.weights.*") and has(_METADATA_FILE):
+    folder = pathlib.Path(path)
+    has_weights = any(folder.glob("model*.weights.*"))
+    if has_weights and (folder / _METADATA_FILE).exists():
         return True
     values = stored_files.peek_object(os.path.join(path, _CONFIG_FILE))
     origin = f"{values.get('registered_name')} {values.get('module')}"
@@ -136,7 +134,6 @@ def read_model(
 
 
 def _load(cls: Any, path: str, **options) -> Any:
-    """Loads a preset as an object of a KerasHub class."""
     try:
         with tf.device("CPU"):
             # Use an absolute path: "x" could name one of KerasHub's presets.
@@ -185,8 +182,8 @@ def _check_size(path: str, expected: int) -> None:
     """
     file = os.path.join(path, _METADATA_FILE)
     metadata = files.read_json(file) if os.path.isfile(file) else {}
-    parts = [*pathlib.Path(path).glob("model*.weights.h5")]
-    parts = [part for part in parts if part.is_file()]  # Skip symlink loops.
+    found = pathlib.Path(path).glob("model*.weights.h5")
+    parts = [part for part in found if part.is_file()]  # Skip symlink loops.
     if not parts:
         stored_files.require(os.path.join(path, _WEIGHTS_FILE))
     # Without a stored count, refuse more weights than the files can hold with 2

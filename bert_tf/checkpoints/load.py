@@ -347,21 +347,18 @@ def load_into(
     # A whole head may be missing or unused, but never the encoder.
     stored = {weight_map.ENCODER, *map(weight_map.part_of, tensors)}
     built = {weight_map.ENCODER, *map(weight_map.part_of, variables)}
-    problems = {
-        "lacks": [n for n in missing if weight_map.part_of(n) in stored],
-        "also has": [
+    matching.refuse(
+        f"{source} does not fit the model",
+        [n for n in missing if weight_map.part_of(n) in stored],
+        [
             name
             for name in unused
             if not weight_map.is_optimizer_state(name)
             and weight_map.head_of(name) in {None, *built}
         ],
-        "has in another shape": [
-            f"{name} {shapes[name]} (expected {tuple(variable.shape)})"
-            for name, variable in variables.items()
-            if name in tensors and shapes[name] != tuple(variable.shape)
-        ],
-    }
-    matching.refuse(f"{source} does not fit the model", problems)
+        {name: tuple(x.shape) for name, x in variables.items()},
+        shapes,
+    )
     loaded = [name for name in variables if name in tensors]
     for name in loaded:
         variables[name].assign(tensors[name])

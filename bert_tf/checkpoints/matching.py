@@ -24,6 +24,8 @@ from bert_tf.errors import UserError
 _ALL_HEADS = frozenset(
     head for heads in weight_map.HEADS.values() for head in heads
 )
+# Formats return this array itself, or rearrange it into another one.
+_PROBE = np.zeros([2, 2])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,19 +144,14 @@ def match(
 
     refuse(
         f"{source} does not hold the BERT that its config describes",
-        {
-            "lacks": [
-                name
-                for name, row in missing.items()
-                if not is_allowed(allow_missing, name, row.name)
-            ],
-            "also has": [x for x in unused if not is_allowed(allow_missing, x)],
-            "has in another shape": [
-                f"{name} {tuple(shapes[name])} (expected {shape})"
-                for name, shape in expected.items()
-                if tuple(shapes[name]) != shape
-            ],
-        },
+        [
+            name
+            for name, row in missing.items()
+            if not is_allowed(allow_missing, name, row.name)
+        ],
+        [x for x in unused if not is_allowed(allow_missing, x)],
+        expected,
+        shapes,
     )
     stored_names = {row.name: name for name, row in found.items()}
     new = tuple(row.name for row in missing.values())
@@ -178,7 +175,8 @@ def match(
         reshaped=tuple(
             row.name
             for row in found.values()
-            if _is_rearranged(row.layout, weights_format)
+            if weight_map.to_format(_PROBE, row.layout, weights_format, 2)
+            is not _PROBE
         ),
         missing=new,
         unused=tuple(unused),
@@ -204,11 +202,27 @@ def _read_finite(tensors: Tensors, name: str, source: str) -> np.ndarray:
     return value
 
 
-def refuse(start: str, problems: Mapping[str, list[str]]) -> None:
-    """Raises `UserError` if there are problems; lists at most 8 of each kind.
+def refuse(
+    start: str,
+    lacking: list[str],
+    unused: list[str],
+    expected: Mapping[str, Shape],
+    shapes: Mapping[str, Shape],
+) -> None:
+    """Raises `UserError` if tensors are lacking, unused or of other shapes.
 
-    `problems` maps a verb, such as "lacks", to names, maybe with shapes.
+    The message begins with `start` and lists at most 8 names of each kind.
+    `expected` may have names that `shapes`, the actual shapes, lacks.
     """
+    problems = {
+        "lacks": lacking,
+        "also has": unused,
+        "has in another shape": [
+            f"{name} {tuple(shapes[name])} (expected {shape})"
+            for name, shape in expected.items()
+            if name in shapes and tuple(shapes[name]) != shape
+        ],
+    }
     clauses = []
     for verb, names in problems.items():
         more = [f"{len(names) - 8} more"] if len(names) > 8 else []
@@ -216,14 +230,6 @@ def refuse(start: str, problems: Mapping[str, list[str]]) -> None:
             clauses.append(f"it {verb} {', '.join(names[:8] + more)}")
     if clauses:
         raise UserError(f"{start}: {'; '.join(clauses)}.")
-
-
-def _is_rearranged(layout: str, weights_format: str) -> bool:
-    probe = np.arange(24).reshape((4, 6) if layout != "per_head_bias" else 24)
-    kept = weight_map.to_format(probe, layout, weights_format, 2)
-    return layout != "same" and (
-        kept.shape != probe.shape or not np.array_equal(kept, probe)
-    )
 
 
 def _initial_value(name: str, shape: Shape, config: BertConfig) -> np.ndarray:
@@ -333,15 +339,10 @@ def match_optimizer_state(
     ]
     refuse(
         f"The optimizer's state in {source} does not belong to its weights",
-        {
-            "lacks": [x for x in lacking if not is_allowed(allow_missing, x)],
-            "also has": [x for x in unused if not is_allowed(allow_missing, x)],
-            "has in another shape": [
-                f"{name} {tuple(shapes[name])} (expected {shape})"
-                for name, shape in expected.items()
-                if name in shapes and tuple(shapes[name]) != shape
-            ],
-        },
+        [x for x in lacking if not is_allowed(allow_missing, x)],
+        [x for x in unused if not is_allowed(allow_missing, x)],
+        expected,
+        shapes,
     )
 
     def read_state(name):

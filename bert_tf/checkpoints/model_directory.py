@@ -465,13 +465,19 @@ def card_header(
 
 def _read_base(path: str) -> dict[str, str]:
     """Returns license and base_model in the card of a model on disk."""
+    card = read_card(path) if os.path.exists(path) else ""
+    if not card.startswith("---\n"):
+        return {}
+    return dict(_BASE.findall(card.split("\n---", 1)[0]))
+
+
+def read_card(path: str) -> str:
+    """Returns the README.md of a model or of a training run; "" without one."""
     for folder in ("", MODEL_FOLDER):
         file = os.path.join(path, folder, README_FILE)
-        if path and os.path.isfile(file):
-            card = files.read_small(file).decode("utf-8", "replace")
-            if card.startswith("---\n"):
-                return dict(_BASE.findall(card.split("\n---", 1)[0]))
-    return {}
+        if files.exists(file):
+            return files.read_small(file).decode("utf-8", "replace")
+    return ""
 
 
 def versions() -> dict[str, str]:

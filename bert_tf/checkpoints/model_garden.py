@@ -136,7 +136,8 @@ def read_model(
             "The checkpoint does not contain the masked-LM head's activation; "
             "the encoder's is assumed."
         )
-    if any(map(is_optimizer_state, report.expected)):
+    parts = {part for name in report.expected for part in name.split("/")}
+    if not parts.isdisjoint({"optimizer", ".OPTIMIZER_SLOT"}):
         notes.append("The state of the Model Garden's optimizer is ignored.")
     return StoredModel(
         path=path,
@@ -220,7 +221,6 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
 
 
 def _check_config(config: BertConfig, source: str) -> None:
-    """Checks that the Model Garden supports a config."""
     if config.layer_norm_eps != _LAYER_NORM_EPS or config.left_to_right:
         raise UserError(
             "A BertEncoderV2 of the Model Garden has layer_norm_eps="
@@ -532,11 +532,6 @@ def _head_poolers(checkpoint: ObjectCheckpoint) -> list[int]:
         if name.endswith(".pooler_dense")
     ]
     return of_heads + [child for _, child in sorted(items)]
-
-
-def is_optimizer_state(name: str) -> bool:
-    """Returns whether a key belongs to an optimizer."""
-    return not {"optimizer", ".OPTIMIZER_SLOT"}.isdisjoint(name.split("/"))
 
 
 def is_training_state(name: str) -> bool:

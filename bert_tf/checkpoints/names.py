@@ -16,7 +16,6 @@ model is complete. The folder's `origin.json` has name, address, ETag and hash.
 
 import functools
 import hashlib
-import json
 import os
 import re
 import urllib.parse
@@ -192,9 +191,7 @@ def _fetch(
                 archives.unpack(archive, temporary)
                 _lift(temporary)
                 _check(title, url, temporary, release)
-                marker = os.path.join(temporary, _ORIGIN_FILE)
-                with open(marker, "w", encoding="utf-8") as file:
-                    file.write(json.dumps(origin, indent=2))
+                files.write_json(os.path.join(temporary, _ORIGIN_FILE), origin)
         finally:
             os.remove(archive)
     return folder

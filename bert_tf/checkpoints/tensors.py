@@ -30,7 +30,7 @@ class Tensors(Mapping[str, np.ndarray]):
     largest tensor.
 
     Args:
-      shapes: Name -> shape, in the order of iteration.
+      shapes: Name -> shape, in the order of iteration; also an attribute.
       read: Returns the tensor of a name.
     """
 
@@ -39,7 +39,7 @@ class Tensors(Mapping[str, np.ndarray]):
         shapes: Mapping[str, Shape],
         read: Callable[[str], np.ndarray],
     ) -> None:
-        self._shapes = dict(shapes)
+        self.shapes = dict(shapes)
         self._read = read
 
     @classmethod
@@ -50,19 +50,14 @@ class Tensors(Mapping[str, np.ndarray]):
         shapes = {name: tuple(np.shape(x)) for name, x in arrays.items()}
         return cls(shapes, arrays.__getitem__)
 
-    @property
-    def shapes(self) -> Mapping[str, Shape]:
-        """Name to shape; reads no tensor."""
-        return self._shapes
-
     def select(self, keep: Callable[[str], bool]) -> "Tensors":
         """Returns the tensors with names for which `keep` returns True."""
-        kept = {name: s for name, s in self._shapes.items() if keep(name)}
+        kept = {name: s for name, s in self.shapes.items() if keep(name)}
         return Tensors(kept, self._read)
 
     def rename(self, names: Mapping[str, str]) -> "Tensors":
         """Returns the tensors under new names; `names` maps new name to old."""
-        shapes = {new: self._shapes[old] for new, old in names.items()}
+        shapes = {new: self.shapes[old] for new, old in names.items()}
         return Tensors(shapes, lambda name: self._read(names[name]))
 
     def __or__(self, other: "Tensors") -> "Tensors":
@@ -73,18 +68,18 @@ class Tensors(Mapping[str, np.ndarray]):
         )
 
     def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._shapes:
+        if name not in self.shapes:
             raise KeyError(name)
         return self._read(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
+        return iter(self.shapes)
 
     def __len__(self) -> int:
-        return len(self._shapes)
+        return len(self.shapes)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._shapes
+        return name in self.shapes
 
 
 def read_safetensors(path: str) -> tuple[Tensors, dict[str, str]]:
@@ -102,21 +97,15 @@ def read_safetensors(path: str) -> tuple[Tensors, dict[str, str]]:
     if "://" in path:
         return _read_whole(path)
     shapes, types = {}, {}
-    try:
-        with _open(path) as file:
-            for name in file.keys():  # noqa: SIM118  # `file` is not iterable.
-                part = file.get_slice(name)
-                shapes[name] = tuple(part.get_shape())
-                types[name] = part.get_dtype()
-    except (safetensors.SafetensorError, OSError) as error:
-        raise damaged(path, error) from error
+    with _open(path) as file:
+        for name in file.keys():  # noqa: SIM118  # `file` is not iterable.
+            part = file.get_slice(name)
+            shapes[name] = tuple(part.get_shape())
+            types[name] = part.get_dtype()
 
     def read_one(name):
-        try:
-            with _open(path) as file:
-                return file.get_tensor(name)
-        except (safetensors.SafetensorError, OSError) as error:
-            raise damaged(path, error) from error
+        with _open(path) as file:
+            return file.get_tensor(name)
 
     return Tensors(shapes, read_one), types
 
@@ -132,9 +121,14 @@ def _read_whole(path: str) -> tuple[Tensors, dict[str, str]]:
     return Tensors.from_arrays(values), types
 
 
-def _open(path: str):
-    # Do not map the file: mapped pages would count as the process's memory.
-    return safetensors.safe_open(path, framework="numpy", backend="pread")
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[safetensors.safe_open]:
+    try:
+        # Do not map the file: mapped pages would count as used memory.
+        with safetensors.safe_open(path, "numpy", backend="pread") as file:
+            yield file
+    except (safetensors.SafetensorError, OSError) as error:
+        raise damaged(path, error) from error
 
 
 def damaged(source: str, error: Exception | str) -> UserError:

@@ -233,12 +233,7 @@ def _read_head(
     checkpoint: ObjectCheckpoint,
     others: dict[str, int],
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Returns the variables of a classifier by name, and its task.
-
-    Raises:
-      UserError: If the head is not a Dense layer on the pooled output; a
-        dropout layer between them is allowed.
-    """
+    """Returns the variables of a classifier by name, and its task."""
     metadata = _read_metadata(path, graph)
     if not metadata:
         raise UserError(
@@ -300,7 +295,10 @@ def _fields(contents: bytes) -> unknown_fields.UnknownFieldSet:
 def _dense_on_pooled_output(
     metadata: dict[str, Any], graph: meta_graph_pb2.MetaGraphDef
 ) -> dict[str, Any]:
-    """Returns the config of the output layer; raises for any other head."""
+    """Returns the output layer's config; raises for other heads.
+
+    Dropout between the pooled output and the output layer is allowed.
+    """
     layers = {layer["name"]: layer for layer in metadata["config"]["layers"]}
     ((output, _, _),) = metadata["config"]["output_layers"]
     (tensor,) = graph.signature_def["serving_default"].outputs.values()

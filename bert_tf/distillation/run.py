@@ -102,7 +102,6 @@ def _read(
     devices: Devices,
     preemption: Preemption,
 ) -> Experiment:
-    """Reads teacher, student and data."""
     stored_teacher = formats.read(config.teacher_dir)
     teacher_task = registry.from_stored(stored_teacher, _FLAG)
     if config.max_seq_length is None:

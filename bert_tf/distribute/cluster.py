@@ -31,6 +31,7 @@ _STRATEGY = "multi_worker_mirrored"
 _SECONDS_TO_CONNECT = 2.0
 _SECONDS_TO_ANSWER = 10.0
 _SECONDS_TO_LISTEN = 0.2
+_SECONDS_TO_REMIND = 60.0  # Between messages that list the missing workers.
 # Maximum bytes of a greeting; a greeting has the addresses of all workers.
 _MAX_BYTES = 1 << 20
 
@@ -166,9 +167,7 @@ def export(
     )
 
 
-def wait_for_all(
-    cluster: Cluster, reminder_seconds: float = 60.0, poll_seconds: float = 0.5
-) -> None:
+def wait_for_all(cluster: Cluster, poll_seconds: float = 0.5) -> None:
     """Waits until all workers are running, and logs which are missing.
 
     Raises `UserError` if this worker cannot listen at its port, or if another
@@ -180,7 +179,7 @@ def wait_for_all(
         try:
             while missing := meeting.greet_missing():
                 if time.monotonic() >= next_reminder:
-                    next_reminder = time.monotonic() + reminder_seconds
+                    next_reminder = time.monotonic() + _SECONDS_TO_REMIND
                     logging.info(
                         "Waiting for %d of %d workers: %s. Start each with the "
                         "same command and its own --task_index (or "

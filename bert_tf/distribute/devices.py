@@ -139,12 +139,20 @@ def prepare(flags: DeviceConfig) -> Devices:
         tf.config.experimental.enable_tensor_float_32_execution(
             flags.tensor_float_32
         )
-    # Prediction scripts have no --xla and --all_reduce_dtype: use the defaults.
-    xla = getattr(flags, "xla", "auto")
-    all_reduce_dtype = getattr(flags, "all_reduce_dtype", "float32")
-    for warning in _without_effect(flags, kind, strategy):
-        logging.warning("%s", warning)
     precision = resolve_precision(flags.mixed_precision, kind)
+    devices = Devices(
+        strategy,
+        kind,
+        precision,
+        Coordinator(strategy, cluster),
+        cluster,
+        # Prediction scripts have no --xla and --all_reduce_dtype.
+        getattr(flags, "xla", "auto"),
+        deterministic,
+        getattr(flags, "all_reduce_dtype", "float32"),
+    )
+    for warning in _without_effect(flags, devices):
+        logging.warning("%s", warning)
     logging.info(
         "Devices: %d %s%s (%s), by %s; precision %s (%s).",
         strategy.num_replicas_in_sync,
@@ -164,23 +172,12 @@ def prepare(flags: DeviceConfig) -> Devices:
             if is_used
             else "float32 (--notensor_float_32)",
         )
-    coordinator = Coordinator(strategy, cluster)
-    return Devices(
-        strategy,
-        kind,
-        precision,
-        coordinator,
-        cluster,
-        xla,
-        deterministic,
-        all_reduce_dtype,
-    )
+    return devices
 
 
-def _without_effect(
-    flags: DeviceConfig, kind: str, strategy: tf.distribute.Strategy
-) -> Iterator[str]:
+def _without_effect(flags: DeviceConfig, devices: Devices) -> Iterator[str]:
     """Yields a warning for each flag without effect on these devices."""
+    kind, dtype = devices.kind, devices.all_reduce_dtype
     if flags.tpu_name and kind != "TPU":
         yield "--tpu_name has no effect without --use_tpu."
     if flags.tensor_float_32 is not None and not has_tensor_float_32(kind):
@@ -189,10 +186,10 @@ def _without_effect(
         for name, value in _OF_STEPS.items():
             if getattr(flags, name) == value:
                 yield f"--{name} has no effect without --do_train."
-    if kind == "TPU" and getattr(flags, "xla", "auto") == "on":
+    if kind == "TPU" and devices.xla == "on":
         yield "--xla=on has no effect: a TPU only runs what XLA compiles."
-    dtype = getattr(flags, "all_reduce_dtype", "float32")
-    if dtype != "float32" and strategy.num_replicas_in_sync == 1:
+    is_single = devices.strategy.num_replicas_in_sync == 1
+    if dtype != "float32" and is_single:
         yield f"--all_reduce_dtype={dtype} has no effect on one device."
 
 

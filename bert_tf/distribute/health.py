@@ -71,7 +71,7 @@ def together(
     if cluster is None:
         yield
         return
-    with Watch(cluster, is_finishing=lambda: coordinator.is_finishing):
+    with Watch(cluster, lambda: coordinator.is_finishing):
         try:
             yield
             coordinator.barrier("the end")
@@ -110,7 +110,6 @@ def explain(
 
 
 def _describe(gone: list[int], cluster: Cluster) -> str:
-    """Returns the message for workers that are gone."""
     names = " and ".join(cluster.name(index) for index in gone)
     verb = "is" if len(gone) == 1 else "are"
     return (
@@ -155,21 +154,14 @@ class Watch:
 
     If a worker does not respond and training does not notice in time, the
     watch ends the process. It waits longer while `is_finishing` returns True,
-    because training then writes its last checkpoint. Tests replace `check` and
-    `end_process`.
+    because training then writes its last checkpoint.
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        check: Callable[[int], str | None] | None = None,
-        end_process: Callable[[str], None] | None = None,
-        is_finishing: Callable[[], bool] = lambda: False,
+        self, cluster: Cluster, is_finishing: Callable[[], bool]
     ) -> None:
         self._cluster = cluster
         self._is_finishing = is_finishing
-        self._check = check or check_health
-        self._end_process = end_process or _end_process
         self._is_over = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name="worker-health", daemon=True
@@ -187,14 +179,14 @@ class Watch:
         missed: list[int] = []
         while not self._is_over.wait(_PERIOD):
             # A machine may just be busy, so wait for a second failed check.
-            silent = [x for x in self._cluster.others if self._check(x)]
+            silent = [x for x in self._cluster.others if check_health(x)]
             gone = [index for index in silent if index in missed]
             missed = silent
             if not gone or self._is_over.wait(_GRACE):
                 continue
-            gone = [index for index in gone if self._check(index)]
+            gone = [index for index in gone if check_health(index)]
             if gone and not self._finishes():
-                self._end_process(_describe(gone, self._cluster))
+                _end_process(_describe(gone, self._cluster))
                 return
 
     def _finishes(self) -> bool:

@@ -47,8 +47,6 @@ MARKDOWN_FILE = os.path.join(EXTRAS, "MODEL_CARD.md")
 _SERVING = "2.12 and later"
 _HEADING = re.compile(r"## +(.+)")
 _CELLS = re.compile(r"\| (.*?) \| (.*) \|")
-# Sections of the model's card to omit, as the export's card has its own.
-_LEFT_OUT = ("Versions",)
 
 GRPC_PORT, REST_PORT = 8500, 8501
 # Image 2.20.0 has TensorFlow Text 2.20; images 2.12 to 2.19 have Text 2.12.1.
@@ -115,11 +113,6 @@ class Artifact:
     command: str = ""
     litert: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the JSON values that `from_json` reads."""
-        values = dataclasses.asdict(self)
-        return values | {"buckets": list(self.buckets)}
-
     @classmethod
     def from_json(cls, values: Any, source: str) -> "Artifact":
         """Returns the artifact that a model card has under "export".
@@ -128,14 +121,13 @@ class Artifact:
           UserError: If `values` lacks a field, has another field, or has an
             invalid value. The message names the card by its path, `source`.
         """
-        names = {field.name for field in dataclasses.fields(cls)}
         if isinstance(values, dict):
             # Add the field that older cards lack, or they would be refused.
             values = {"litert": None} | values
-        if not isinstance(values, dict) or set(values) != names:
+        if not isinstance(values, dict) or set(values) != set(_ARTIFACT):
             raise UserError(
-                f'{source} must hold under "export" {", ".join(sorted(names))}.'
-                f" Received: {values!r:.80}."
+                f'{source} must hold under "export" '
+                f"{', '.join(sorted(_ARTIFACT))}. Received: {values!r:.80}."
             )
         stored_files.check(values, _ARTIFACT, source)
         return cls(**values | {"buckets": tuple(values["buckets"])})
@@ -144,9 +136,7 @@ class Artifact:
 def read(version_directory: str) -> Artifact:
     """Reads the artifact from the model card of a version directory."""
     path = os.path.join(version_directory, CARD_FILE)
-    if not stored_files.exists(path):
-        raise paths.no_file(path, "--export_dir")
-    card = stored_files.read_object(path)
+    card = stored_files.read_object(files.require_file(path, "--export_dir"))
     return Artifact.from_json(card.get("export"), path)
 
 
@@ -208,10 +198,8 @@ def publish(
     The directory must have its final name. The printed commands send `example`.
     """
     output_dir = os.path.dirname(version_directory.rstrip("/"))
-    for name, text in (
-        (CONFIG_FILE, _config(artifact)),
-        (BATCHING_FILE, _BATCHING),
-    ):
+    texts = {CONFIG_FILE: _config(artifact), BATCHING_FILE: _BATCHING}
+    for name, text in texts.items():
         path = os.path.join(output_dir, name)
         if not tf.io.gfile.exists(path):
             files.write_text(path, text)
@@ -286,12 +274,12 @@ def write_cards(
     paths_of = _files(directory)
     curl = curl_line(artifact, example)
     card = {
-        "export": artifact.to_json(),
+        "export": dataclasses.asdict(artifact),
         "model": {
             "path": paths.base_names(stored.source),
             "config": stored.config.to_dict(),
             "task": dict(stored.task),
-            "card": read_sections(_readme(stored)),
+            "card": read_sections(model_directory.read_card(stored.path)),
         },
         "labels": list(labels),
         "signatures": read_signatures(directory),
@@ -363,21 +351,8 @@ def read_sections(readme: str) -> dict[str, dict[str, str]]:
         elif heading and (match := _CELLS.fullmatch(line)):
             rows = sections.setdefault(heading, {})
             rows[match[1]] = match[2].replace("\\|", "|")
-    return {
-        name: rows for name, rows in sections.items() if name not in _LEFT_OUT
-    }
-
-
-def _readme(stored: StoredModel) -> str:
-    """Returns the README of the model; "" without one."""
-    for folder in (
-        stored.path,
-        os.path.join(stored.path, model_directory.MODEL_FOLDER),
-    ):
-        path = os.path.join(folder, model_directory.README_FILE)
-        if tf.io.gfile.exists(path):
-            return files.read_bytes(path).decode("utf-8", "replace")
-    return ""
+    sections.pop("Versions", None)  # The export's card has its own.
+    return sections
 
 
 def _files(directory: str) -> dict[str, str]:
@@ -396,7 +371,7 @@ def _to_text(value: Any) -> str:
     """Formats a value for a table cell, without JSON punctuation."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {part}" for name, part in value.items())
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)
 

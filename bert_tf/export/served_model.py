@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import os
+import pathlib
 import re
 
 from absl import logging
@@ -116,11 +117,7 @@ def _key(path: str, *settings: str) -> str:
     """Returns a hash of the model's files, settings and package versions."""
     folder = path
     if os.path.isdir(path):
-        names = [
-            os.path.join(inner, file)
-            for inner, _, own in os.walk(path)
-            for file in own
-        ]
+        names = [str(file) for file in pathlib.Path(path).rglob("*")]
     else:  # A prefix or file, with configuration and vocabulary in its folder.
         folder, prefix = os.path.split(path)
         names = [

@@ -145,7 +145,7 @@ class ServingModule:
             FROM_IDS: (from_ids, head.ids_specs()),
             FROM_EXAMPLES: (
                 from_examples,
-                {"examples": examples_spec("examples")},
+                {"examples": tf.TensorSpec([None], tf.string, "examples")},
             ),
             TOKENIZE: (functools.partial(tokenize, head), TOKENIZE_SPECS),
         }
@@ -154,7 +154,7 @@ class ServingModule:
         if head.method:
             functions[head.method] = (
                 serve_method,
-                {"inputs": examples_spec("inputs")},
+                {"inputs": tf.TensorSpec([None], tf.string, "inputs")},
             )
         return functions
 
@@ -258,11 +258,6 @@ def after(
     """Returns tensors that are computed only if assertions hold."""
     with tf.control_dependencies(checks):
         return {name: tf.identity(x) for name, x in tensors.items()}
-
-
-def examples_spec(name: str) -> tf.TensorSpec:
-    """Returns the spec of serialized tf.train.Examples, <string>[B]."""
-    return tf.TensorSpec([None], tf.string, name=name)
 
 
 def parse_examples(
@@ -392,8 +387,7 @@ def _set_methods(directory: str, methods: Mapping[str, str]) -> None:
     saved.ParseFromString(files.read_bytes(path))
     for name, method in methods.items():
         saved.meta_graphs[0].signature_def[name].method_name = method
-    with tf.io.gfile.GFile(path, "wb") as file:
-        file.write(saved.SerializeToString(deterministic=True))
+    files.write_bytes(path, saved.SerializeToString(deterministic=True))
     # Write the fingerprint again, as it has a checksum of the changed file.
     fingerprinting_utils.write_fingerprint(directory)
 
@@ -480,7 +474,7 @@ class LitertModule:
         functions = {
             litert.PACK_EXAMPLES: (
                 pack_examples,
-                {examples: examples_spec(examples)},
+                {examples: tf.TensorSpec([None], tf.string, examples)},
             ),
             litert.ANSWER: (
                 lambda **values: head.answer(*self._restore(values)),

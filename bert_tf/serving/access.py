@@ -69,12 +69,9 @@ def allowed_hosts(host: str, more: str | None) -> frozenset[str] | None:
     """
     names = {x.strip().lower().strip("[]") for x in (more or "").split(",")}
     names.discard("")
-    is_loopback = _is_loopback(host)
-    if not names and not is_loopback:
-        return None
-    if is_loopback:
+    if _is_loopback(host):
         names |= {host.lower(), *_LOOPBACK_NAMES}
-    return frozenset(names)
+    return frozenset(names) or None
 
 
 def _is_loopback(host: str) -> bool:

@@ -112,7 +112,6 @@ class Task:
     signature: Signature
     inputs: Arrays
     outputs: tuple[str, ...]
-    loop: asyncio.AbstractEventLoop
     future: asyncio.Future
     is_piece: bool = False
     on_end: Callable[[], None] = lambda: None
@@ -203,14 +202,12 @@ class BatchScheduler:
         Raises:
           RequestError: If the queue is full or the scheduler is stopping.
         """
-        loop = asyncio.get_running_loop()
         task = Task(
             servable,
             signature,
             inputs,
             outputs,
-            loop,
-            loop.create_future(),
+            asyncio.get_running_loop().create_future(),
             size=servables.input_size(inputs) if size is None else size,
             **options,
         )
@@ -244,10 +241,9 @@ class BatchScheduler:
 
     def stop(self) -> None:
         """Answers queued requests, refuses new ones and ends the threads."""
-        self.drain()
         with self._changed:
             self._stopping = True
-            self._changed.notify_all()
+        self.drain()
         for thread in self._threads:
             thread.join()
 
@@ -268,9 +264,7 @@ class BatchScheduler:
             raise errors.OverloadError(
                 "The batch scheduling queue to which this task was submitted "
                 f"is full; it holds {num_queued} rows, and "
-                "max_enqueued_batches * max_batch_size is "
-                f"{self._options.max_enqueued_batches} * "
-                f"{self._options.max_batch_size}."
+                f"max_enqueued_batches * max_batch_size is {limit}."
             )
 
     def _work(self) -> None:
@@ -467,7 +461,7 @@ def _deliver(tasks: Sequence[Task], outcomes: dict[int, object]) -> None:
     by_loop = {}
     for task in tasks:
         pair = task, outcomes.get(id(task))
-        by_loop.setdefault(task.loop, []).append(pair)
+        by_loop.setdefault(task.future.get_loop(), []).append(pair)
     for loop, pairs in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve, pairs)
@@ -526,11 +520,6 @@ def read_options(path: str) -> BatchingOptions:
                 "support; remove that line."
             )
     options = BatchingOptions(**values)
-    _check_options(options, path)
-    return options
-
-
-def _check_options(options: BatchingOptions, path: str) -> None:
     sizes = options.allowed_batch_sizes
     if options.max_batch_size < 1 or options.max_enqueued_batches < 1:
         raise UserError(
@@ -552,3 +541,4 @@ def _check_options(options: BatchingOptions, path: str) -> None:
             f"max_batch_size={options.max_batch_size}. Received: "
             f"{', '.join(map(str, sizes))}."
         )
+    return options

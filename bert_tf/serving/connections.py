@@ -209,7 +209,12 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         super().connection_made(transport)
         # Timers that limit receiving ("reading") and sending ("writing").
         self._timers = {}
-        if len(self.connections) > self.limits.count and not self._make_room():
+        is_full = len(self.connections) > self.limits.count
+        if is_full and self.waiting:
+            oldest = next(iter(self.waiting))
+            del self.waiting[oldest]
+            oldest.transport.abort()
+        elif is_full:
             logging.log_every_n_seconds(
                 logging.WARNING,
                 "All %d connections are in use; others are refused.",
@@ -338,15 +343,6 @@ class _Protocol(httptools_impl.HttpToolsProtocol):
         except errors.TooLargeError as error:
             self._refusal = _answer(status, error.message)
             raise  # Stops the parser.
-
-    def _make_room(self) -> bool:
-        """Ends the longest idle connection; returns False if none is idle."""
-        if not self.waiting:
-            return False
-        oldest = next(iter(self.waiting))
-        del self.waiting[oldest]
-        oldest.transport.abort()
-        return True
 
     def _limit(self, seconds: float) -> None:
         self._stop_timer()

@@ -29,12 +29,6 @@ from bert_tf.serving import model_config
 from bert_tf.serving import service as services
 from bert_tf.serving.service import Service
 
-# Allow answers of any size, and do not share the port with another process.
-_OPTIONS = (
-    ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),
-)
-_SIGNATURE_DEF = "signature_def"
 _RELOAD = "HandleReloadConfigRequest"
 # Maximum calls in progress. gRPC buffers up to 64 kB for each waiting call.
 _MAX_CALLS = 1000
@@ -75,7 +69,9 @@ def server(
         interceptors=[*interceptors, decoder],
         maximum_concurrent_rpcs=_MAX_CALLS,
         options=(
-            *_OPTIONS,
+            # Allow answers of any size, and do not share the port.
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),
             # For messages above the limit, `_Decoder` raises an error that
             # names the flag. So gRPC itself accepts twice the limit.
             (
@@ -117,7 +113,6 @@ def _make_task(
 
 
 def _end_call(task: asyncio.Task, listener: asyncio.Task) -> None:
-    """Cancels the two tasks of a call, which ends the call."""
     listener.cancel()
     task.cancel()
 
@@ -296,7 +291,17 @@ class _PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
             self._service, "GetModelMetadata", context
         ) as counted:
             model = _model(request)
-            _check_fields(request.metadata_field)
+            if not request.metadata_field:
+                raise errors.invalid(
+                    "GetModelMetadataRequest must specify at least one "
+                    "metadata_field"
+                )
+            for field in request.metadata_field:
+                if field != "signature_def":
+                    shown = errors.shortened(field)
+                    raise errors.invalid(
+                        f"Metadata field {shown} is not supported"
+                    )
             with self._service.manager.use(**model) as servable:
                 counted.servable = servable
                 return services.metadata(servable)
@@ -391,18 +396,6 @@ def _decode(
         return deserialize(content)
     except message.DecodeError as error:
         raise errors.invalid(bodies.NO_PROTO) from error
-
-
-def _check_fields(fields: Sequence[str]) -> None:
-    if not fields:
-        raise errors.invalid(
-            "GetModelMetadataRequest must specify at least one metadata_field"
-        )
-    for field in fields:
-        if field != _SIGNATURE_DEF:
-            raise errors.invalid(
-                f"Metadata field {errors.shortened(field)} is not supported"
-            )
 
 
 def _model(request: message.Message) -> dict:

@@ -399,7 +399,6 @@ def _from_lists(value: Any, dtype: tf.DType) -> np.ndarray:
 
 
 def _flat_tensor(values: Sequence[Any], dtype: tf.DType) -> np.ndarray:
-    """Converts scalar values to a vector."""
     if dtype == tf.string:
         array = np.empty(len(values), object)
         array[:] = [_string(value) for value in values]
@@ -528,7 +527,6 @@ def _writable(name: str, value: np.ndarray, as_lists: bool) -> Any:
 
 
 def _string_lists(value: np.ndarray, as_bytes: bool) -> Any:
-    """Returns the strings of an output as nested lists."""
     texts = np.empty(value.size, object)
     texts[:] = [
         {_B64: base64.b64encode(x).decode()}

@@ -105,10 +105,8 @@ def run_rows(
             for name, x in rows.items()
         }
         for name, value in model.run(part).items():
-            if value.ndim > 1:
-                outputs[name][indices, : value.shape[1]] = value
-            else:
-                outputs[name][indices] = value
+            columns = map(slice, value.shape[1:2])
+            outputs[name][(indices, *columns)] = value
     return {
         name: x.reshape(*lengths.shape, *x.shape[1:])
         for name, x in outputs.items()
@@ -237,10 +235,9 @@ class LitertEngine(SavedModelEngine):
         return Litert(name, version, folder, self._config, model, definitions)
 
     def missing(self, directory: str) -> str | None:
-        if not files.is_file(
-            os.path.join(directory, saved_model.MODEL_FILES[0])
-        ):
-            return saved_model.MODEL_FILES[0]
+        name = saved_model.MODEL_FILES[0]
+        if not files.is_file(os.path.join(directory, name)):
+            return name
         folder = os.path.join(directory, FOLDER)
         # If there is no litert/, do not wait for it: let `load` raise an error.
         if not files.is_folder(folder):

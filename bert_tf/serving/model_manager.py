@@ -138,15 +138,11 @@ class ModelManager:
                     model = new[config.name] = Model(config)
                     self._take_over(model, old.get(config.name))
             except UserError as error:
-                for name, model in new.items():
-                    kept_versions = old[name].versions if name in old else {}
-                    self._retire_all(model, kept_versions)
+                self._retire_all(new, kept=old)
                 raise errors.failed_precondition(str(error)) from error
             with self._lock:
                 self._models = new
-            for name, model in old.items():
-                kept_versions = new[name].versions if name in new else {}
-                self._retire_all(model, kept_versions)
+            self._retire_all(old, kept=new)
             for model in new.values():
                 self._check(model)
 
@@ -166,28 +162,25 @@ class ModelManager:
             )
 
     def _retire_all(
-        self, model: Model, kept_versions: dict[int, Version]
+        self, models: dict[str, Model], kept: dict[str, Model]
     ) -> None:
-        """Retires a model's versions except those in `kept_versions`."""
-        for number in model.available():
-            if kept_versions.get(number) is not model.versions[number]:
-                self._retire(model, number)
+        """Retires the versions of models, except those that `kept` has."""
+        for name, model in models.items():
+            versions = kept[name].versions if name in kept else {}
+            for number in model.available():
+                if versions.get(number) is not model.versions[number]:
+                    self._retire(model, number)
 
     def stop(self) -> None:
         """Stops checking for versions and retires all models."""
         self._stopping.set()
         models = self._models
-        for model in models.values():
+        for name, model in models.items():
             # A version that is slow to load must not delay the server's stop.
             seconds = _STOP_SECONDS / len(models)
             if model.refreshing.acquire(timeout=seconds):
-                self._retire_all(model, {})
+                self._retire_all({name: model}, kept={})
                 model.refreshing.release()
-
-    def refresh(self) -> None:
-        """Checks for new versions once."""
-        for model in self._models.values():
-            self._check(model)
 
     def set_unready(self) -> None:
         """Makes `is_ready` return False, so that no new requests are sent."""
@@ -277,11 +270,7 @@ class ModelManager:
             return servable
 
     def _check_started(self, model: Model, available: Sequence[int]) -> None:
-        """Checks that a model can be served.
-
-        Raises `UserError` if all of its versions failed, or if `available`
-        lacks a version that a label names.
-        """
+        """Raises `UserError` if all versions failed or a label's is missing."""
         failed = {
             number: version.error
             for number, version in model.versions.items()
@@ -393,10 +382,8 @@ class ModelManager:
                 complete.add(number)
         with self._lock:
             for number in set(model.versions) - set(directories):
-                if model.versions[number].current_state() in (
-                    START,
-                    END,
-                ):
+                state = model.versions[number].current_state()
+                if state in (START, END):
                     del model.versions[number]
         return complete
 

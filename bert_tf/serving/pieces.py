@@ -66,8 +66,12 @@ class PieceScheduler:
         self._scheduler = scheduler
         self._lane = lane
         self._options = options
-        self._limits = limits
-        self._piece_rows = _piece_rows(options)
+        self.limits = limits
+        # The number of rows of a piece must be an allowed batch size.
+        rows = max(1, options.max_batch_size // _PIECES_PER_BATCH)
+        sizes = options.allowed_batch_sizes or (rows,)
+        fitting = (size for size in sizes if size <= rows)
+        self._piece_rows = max(fitting, default=sizes[0])
         # Rows in progress. Requests that use `_lane` count apart, under the key
         # True, so that they do not use up the limit of other large requests.
         self._num_rows_admitted = collections.Counter()
@@ -101,9 +105,7 @@ class PieceScheduler:
         if is_split:
             sizes = servables.row_sizes(call.inputs, choices)
         is_long = not is_split or sizes.max() > batching.MAX_CALL_SIZE
-        request = _LargeRequest(
-            self, paddings, self._limits, servable, call, choices
-        )
+        request = _LargeRequest(self, paddings, servable, call, choices)
         with self._counted(num_rows, is_long):
             if is_split:
                 rows = split(sizes, min(self._piece_rows, max_rows))
@@ -125,10 +127,9 @@ class PieceScheduler:
         if is_long or size > batching.MAX_CALL_SIZE:
             return await self._lane.submit(*piece, is_piece=True, stop=Stop())
         await self._turn.acquire()
-        release = self._turn.release
         try:
             future = self._scheduler.submit(
-                *piece, is_piece=True, on_end=release
+                *piece, is_piece=True, on_end=self._turn.release
             )
         except errors.RequestError:
             self._turn.release()
@@ -141,7 +142,7 @@ class PieceScheduler:
         The model's signature `tokenize` counts the tokens, but at least one per
         64 bytes. Without `tokenize`, 256 bytes count as one token.
         """
-        limit = self._limits.max_row_tokens
+        limit = self.limits.max_row_tokens
         signature = servable.signatures.get(TOKENIZE)
         max_token_bytes = _TOKEN_BYTES if signature else _UNKNOWN_TOKEN_BYTES
         count = (len(text) - 1) // max_token_bytes + 1
@@ -156,7 +157,7 @@ class PieceScheduler:
             if count > limit:
                 break
         flag = "max_row_tokens"
-        errors.check_limit(count, self._limits, flag, "A row", "tokens")
+        errors.check_limit(count, self.limits, flag, "A row", "tokens")
 
     def _num_rows(self, call: Call) -> int:
         """Returns the number of rows of a call that may be split, else 0."""
@@ -198,7 +199,6 @@ class _LargeRequest:
 
     pieces: PieceScheduler
     paddings: dict[str, Any]
-    limits: ServeLimits
     servable: Servable
     call: Call
     choices: int
@@ -208,8 +208,7 @@ class _LargeRequest:
     ) -> Arrays | None:
         """Returns the outputs; None if the rows depend on each other.
 
-        Args:
-          row_groups: The indices of the rows of each piece, <int>[N].
+        `row_groups` has the indices of the rows of each piece, <int>[N].
         """
         pieces = []
         outputs = []
@@ -219,7 +218,7 @@ class _LargeRequest:
             if not _has_rows(part, len(rows)):
                 return None
             num_bytes += bodies.num_bytes(part)
-            bodies.check_response(num_bytes, self.limits)
+            bodies.check_response(num_bytes, self.pieces.limits)
             pieces.append(rows)
             outputs.append(part)
         if not await self._widen(pieces, outputs):
@@ -241,11 +240,7 @@ class _LargeRequest:
         pieces: Sequence[np.ndarray],
         outputs: list[dict[str, np.ndarray]],
     ) -> bool:
-        """Pads the outputs of all pieces to equal shapes, to join them.
-
-        Returns:
-          False if the shapes still differ, because rows depend on each other.
-        """
+        """Pads outputs to equal shapes; False if rows depend on each other."""
         shapes = {}
         longest = set()
         for name in self.call.outputs:
@@ -255,7 +250,7 @@ class _LargeRequest:
             shapes[name] = tuple(map(max, zip(*of_pieces, strict=True)))
             num_values = sum(map(len, pieces)) * math.prod(shapes[name])
             num_bytes = num_values * outputs[0][name].itemsize
-            bodies.check_response(num_bytes, self.limits)
+            bodies.check_response(num_bytes, self.pieces.limits)
             for sizes in zip(*of_pieces, strict=True):
                 longest.add(sizes.index(max(sizes)))
         longest_pieces = [pieces[i] for i in sorted(longest)]
@@ -300,15 +295,6 @@ def split(sizes: np.ndarray, piece_rows: int) -> Iterator[np.ndarray]:
             first, size = row, 0
         size += row_size
     yield np.arange(first, len(sizes))
-
-
-def _piece_rows(options: BatchingOptions) -> int:
-    """Returns the number of rows of a piece, which is an allowed batch size."""
-    rows = max(1, options.max_batch_size // _PIECES_PER_BATCH)
-    sizes = options.allowed_batch_sizes
-    if not sizes:
-        return rows
-    return max((size for size in sizes if size <= rows), default=sizes[0])
 
 
 def _has_rows(outputs: Arrays, num_rows: int) -> bool:

@@ -95,13 +95,9 @@ def read_precision(directory: str) -> str | None:
 
     Servers load any SavedModel, so a missing or bad model card is no error.
     """
-    path = os.path.join(directory, _CARD)
-    try:
-        with open(stored_files.require(path), "rb") as file:
-            card = stored_files.parse_json(file.read(), path)
-        return card["export"]["precision"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+    card = stored_files.peek_object(os.path.join(directory, _CARD))
+    export = card.get("export")
+    return export.get("precision") if isinstance(export, dict) else None
 
 
 def pack_weights(config: ServeConfig) -> None:

@@ -126,12 +126,8 @@ class _Api:
     async def answer(self, request: requests.Request) -> responses.Response:
         """Answers all requests under /v1."""
         path = request.scope["raw_path"].decode("latin-1")
-        if request.method == "POST":
-            match = _CALL.fullmatch(path)
-        elif request.method == "GET":
-            match = _STATUS.fullmatch(path)
-        else:
-            match = None
+        pattern = {"POST": _CALL, "GET": _STATUS}.get(request.method)
+        match = pattern and pattern.fullmatch(path)
         try:
             if request.method == "GET" and _NO_MODEL.fullmatch(path):
                 raise errors.invalid("Missing model name in request.")
@@ -281,11 +277,7 @@ def _metadata(servable: Servable) -> dict:
 async def _while_connected(
     request: requests.Request, work: Coroutine[Any, Any, bytes]
 ) -> bytes:
-    """Returns the result of a coroutine, or cancels it if the client is gone.
-
-    Raises:
-      RequestError: If the client is gone.
-    """
+    """Returns the result of a coroutine; cancels it if the client is gone."""
 
     async def wait_until_gone():
         while (await request.receive())["type"] != "http.disconnect":

@@ -123,24 +123,20 @@ class SavedModel(Servable):
     ) -> Callable[..., list[np.ndarray]]:
         """Returns the session's function from inputs to these outputs."""
         key = (signature.name, outputs, is_stoppable)
-        function = self._callables.get(key)
-        if function is None:
-            options = config_pb2.CallableOptions()
-            options.feed.extend(
-                spec.tensor_name for spec in signature.inputs.values()
-            )
-            options.fetch.extend(
-                signature.outputs[name].tensor_name for name in outputs
-            )
-            with self._lock_of_callables:
-                # Look again, as another thread may have built the function.
-                function = self._callables.get(key)
-                if function is None:
-                    if is_stoppable:
-                        self._end.add_to(options)
-                    make = self._session._make_callable_from_options
-                    function = self._callables[key] = make(options)
-        return function
+        with self._lock_of_callables:
+            if key not in self._callables:
+                options = config_pb2.CallableOptions()
+                options.feed.extend(
+                    spec.tensor_name for spec in signature.inputs.values()
+                )
+                options.fetch.extend(
+                    signature.outputs[name].tensor_name for name in outputs
+                )
+                if is_stoppable:
+                    self._end.add_to(options)
+                make = self._session._make_callable_from_options
+                self._callables[key] = make(options)
+            return self._callables[key]
 
 
 class _End:

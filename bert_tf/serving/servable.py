@@ -77,10 +77,6 @@ class TensorSpec:
         itemsize = _STRING_BYTES if self.dtype == tf.string else self.dtype.size
         return math.prod(sizes) * itemsize
 
-    def holds(self, shape: tuple[int, ...]) -> bool:
-        """Returns True if a tensor of this shape fits the spec."""
-        return tf.TensorShape(self.shape).is_compatible_with(shape)
-
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
@@ -126,7 +122,8 @@ class Signature:
                     f"Input {name!r} of signature {self.name!r} must be "
                     f"{spec.dtype.name}. Received: {type_name(value)}."
                 )
-            if not spec.holds(value.shape):
+            shape = tf.TensorShape(spec.shape)
+            if not shape.is_compatible_with(value.shape):
                 raise errors.invalid(
                     f"Input {name!r} of signature {self.name!r} must have the "
                     f"shape {_shape_text(spec.shape)}. Received: "
@@ -284,14 +281,15 @@ def row_sizes(inputs: Arrays, choices: int = 1) -> np.ndarray:
     read `choices` times, so its size is multiplied by `choices`. A punctuation
     mark counts as 4 bytes, so b"a-b" has the size 6.
     """
-    return sum(_row_sizes(x, choices) for x in inputs.values())
+    sizes = [_sizes(x, choices) for x in inputs.values()]
+    return sum(x.sum(axis=tuple(range(1, x.ndim))) for x in sizes)
 
 
-def _row_sizes(value: np.ndarray, choices: int) -> np.ndarray:
+def _sizes(value: np.ndarray, choices: int) -> np.ndarray:
     lengths = np.ones(value.shape, np.int64)
     if value.dtype.kind in "OS":
         lengths.flat = [choices * _text_size(x) for x in value.flat]
-    return lengths.sum(axis=tuple(range(1, value.ndim)))
+    return lengths
 
 
 def _text_size(text: bytes) -> int:
@@ -301,7 +299,4 @@ def _text_size(text: bytes) -> int:
 
 def input_size(inputs: Arrays, choices: int = 1) -> int:
     """Returns the sum of `row_sizes`, also for inputs without rows."""
-    return sum(
-        int(_row_sizes(np.atleast_1d(x), choices).sum())
-        for x in inputs.values()
-    )
+    return sum(int(_sizes(x, choices).sum()) for x in inputs.values())

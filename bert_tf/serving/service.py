@@ -99,27 +99,24 @@ class Metrics:
         )
 
     def observe_request(
-        self, model: str, version: str, method: str, status: str, start: float
+        self, servable: Servable | None, method: str, status: str, start: float
     ) -> None:
         """Records a request; `start` is its arrival by `time.perf_counter`."""
         seconds = time.perf_counter() - start
-        self._requests.labels(model, version, method, status).inc()
-        self._seconds.labels(model, version, method).observe(seconds)
+        model = (servable.name, servable.version) if servable else ("", "")
+        self._requests.labels(*model, method, status).inc()
+        self._seconds.labels(*model, method).observe(seconds)
 
     def observe_batch(self, tasks: Sequence[Task], num_rows: int) -> None:
         """Records the numbers of requests and rows of a batch."""
-        first = tasks[0]
-        labels = (
-            first.servable.name,
-            str(first.servable.version),
-            first.signature.name,
-        )
+        servable, signature = tasks[0].servable, tasks[0].signature
+        labels = servable.name, servable.version, signature.name
         self._batch_rows.labels(*labels).observe(num_rows)
         self._batch_requests.labels(*labels).observe(len(tasks))
 
     def observe_version(self, model: str, version: int, loaded: bool) -> None:
         """Records that a version was loaded or retired."""
-        self._loaded.labels(model, str(version)).set(int(loaded))
+        self._loaded.labels(model, version).set(loaded)
 
     def page(self) -> bytes:
         """Returns all metrics in Prometheus' text format."""
@@ -259,13 +256,8 @@ class Service:
                 finally:
                     del answer
             finally:
-                servable = request.servable
                 self.metrics.observe_request(
-                    servable.name if servable else "",
-                    str(servable.version) if servable else "",
-                    method,
-                    status,
-                    start,
+                    request.servable, method, status, start
                 )
 
     def status(
@@ -376,9 +368,9 @@ def metadata(
     servable: Servable,
 ) -> get_model_metadata_pb2.GetModelMetadataResponse:
     """Returns the signatures of a version."""
-    signatures = get_model_metadata_pb2.SignatureDefMap()
-    for name, definition in servable.signature_defs.items():
-        signatures.signature_def[name].CopyFrom(definition)
+    signatures = get_model_metadata_pb2.SignatureDefMap(
+        signature_def=servable.signature_defs
+    )
     response = get_model_metadata_pb2.GetModelMetadataResponse()
     response.model_spec.name = servable.name
     response.model_spec.version.value = servable.version

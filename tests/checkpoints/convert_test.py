@@ -444,7 +444,7 @@ class VocabularyRowsTest(tf.test.TestCase, parameterized.TestCase):
     def test_new_words_follow_the_table(self):
         stored = _stored()
         new = NewTokens("words", {"mats": (10, 11)})
-        extended = extension.extend(stored, new).model
+        extended = extension.extend(stored, new)
         self.assertEqual(extended.vocabulary.id("mats"), _COUNT + 5)
         self.assertEqual(extended.vocabulary.id("cat"), _NEW_CAT)
         self.assertEqual(extended.config.vocab_size, _COUNT + 6)

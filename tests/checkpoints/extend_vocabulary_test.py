@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
 
-from bert_tf.checkpoints import extend_vocabulary as vocabulary_extender
+from bert_tf.checkpoints import extend_vocabulary as extension
 from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints import weight_map
@@ -73,7 +73,7 @@ class NewTokensTest(tf.test.TestCase, parameterized.TestCase):
         with open(self.path, "wb") as file:
             file.write(contents)
         tokenizer = BertTokenizer(Vocabulary(_TOKENS), **options)
-        return vocabulary_extender.read_new_tokens(
+        return extension.read_new_tokens(
             self.path, "--new_words_file", tokenizer
         )
 
@@ -116,14 +116,17 @@ class NewTokensTest(tf.test.TestCase, parameterized.TestCase):
 
 
 class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
-    def _extend(self, source, words, **options):
+    def _read(self, source, words):
         path = os.path.join(self.create_tempdir().full_path, "words.txt")
         with open(path, "w", encoding="utf-8") as file:
             file.writelines(f"{word}\n" for word in words)
-        new = vocabulary_extender.read_new_tokens(
+        return extension.read_new_tokens(
             path, "--words", source.build_tokenizer()
         )
-        return vocabulary_extender.extend(source, new, **options)
+
+    def _extend(self, source, words, **options):
+        new = self._read(source, words)
+        return extension.extend(source, new, **options)
 
     def _assert_unchanged_but(self, source, model, names):
         self.assertEqual(list(model.weights), list(source.weights))
@@ -134,9 +137,7 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
     def test_fills_unused_lines_first_then_appends(self):
         source = _stored()
         words = ["metho", "cats", "foo", "hotel", "teas"]
-        extension = self._extend(source, words)
-        self.assertEqual(extension.ids, (1, 2, 7, 39, 40))
-        model = extension.model
+        model = self._extend(source, words)
         expected = [*_TOKENS, "hotel", "teas"]
         expected[1], expected[2], expected[7] = words[:3]
         self.assertEqual(list(model.vocabulary.tokens), expected)
@@ -159,55 +160,51 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         # The old vocabulary has no z, so "zoo" gets the row of [UNK].
         words = ["metho", "cats", "mettrt", "teas", "foo", "zoo"]
         first = 1 if use_unused else len(_TOKENS)
-        extension = self._extend(source, words, use_unused=use_unused)
-        self.assertEqual(extension.ids[0], first)
-        self._assert_unchanged_but(
-            source, extension.model, (_WORD_TABLE, _BIAS)
-        )
-        kept = [i for i in range(len(_TOKENS)) if i not in extension.ids]
+        model = self._extend(source, words, use_unused=use_unused)
+        ids = list(map(model.vocabulary.id, words))
+        self.assertEqual(ids[0], first)
+        self._assert_unchanged_but(source, model, (_WORD_TABLE, _BIAS))
+        kept = [i for i in range(len(_TOKENS)) if i not in ids]
         for name in (_WORD_TABLE, _BIAS):
-            old, new = source.weights[name], extension.model.weights[name]
+            old, new = source.weights[name], model.weights[name]
             self.assertEqual(new.dtype, np.float32)
-            self.assertEqual(new.shape, extension.model.weights.shapes[name])
-            self.assertLen(new, len(extension.model.vocabulary))
+            self.assertEqual(new.shape, model.weights.shapes[name])
+            self.assertLen(new, len(model.vocabulary))
             self.assertAllEqual(new[kept], old[kept])
             self.assertAllClose(
-                new[list(extension.ids)],
+                new[ids],
                 _expected_rows(old, _TOKENS, words),
                 rtol=0,
                 atol=1e-7,
             )
         unknown = source.weights[_WORD_TABLE][_TOKENS.index("[UNK]")]
-        table = extension.model.weights[_WORD_TABLE]
-        self.assertAllEqual(table[extension.ids[-1]], unknown)
+        table = model.weights[_WORD_TABLE]
+        self.assertAllEqual(table[ids[-1]], unknown)
 
     @parameterized.parameters((17,), (32,), (40,))
     def test_new_positions_are_copies_of_the_old(self, length):
         source = _stored()
-        extension = vocabulary_extender.extend(
-            source, max_position_embeddings=length
-        )
-        self._assert_unchanged_but(source, extension.model, (_POSITION_TABLE,))
-        self.assertEqual(extension.model.config, _config(positions=length))
-        self.assertIs(extension.model.vocabulary, source.vocabulary)
+        model = extension.extend(source, max_position_embeddings=length)
+        self._assert_unchanged_but(source, model, (_POSITION_TABLE,))
+        self.assertEqual(model.config, _config(positions=length))
+        self.assertIs(model.vocabulary, source.vocabulary)
         old = source.weights[_POSITION_TABLE]
-        table = extension.model.weights[_POSITION_TABLE]
+        table = model.weights[_POSITION_TABLE]
         expected = np.concatenate([old, old, old])[:length]
         self.assertAllEqual(table, expected)
-        self.assertEqual(
-            extension.model.weights.shapes[_POSITION_TABLE], (length, 8)
-        )
+        self.assertEqual(model.weights.shapes[_POSITION_TABLE], (length, 8))
 
     def test_preserved_special_tokens_are_no_new_words(self):
         source = _stored(preserve=True)
         # The tokenizer uses U+2CEAC in place of [CLS], so it is no new word.
-        extension = self._extend(source, ["[MASK]", "\U0002ceac", "foo"])
-        self.assertEqual(extension.ids, (1,))
-        self.assertEqual(extension.new.left_out, ((1, "[MASK]"), (2, "[UNK]")))
-        settings = extension.model.tokenizer_settings
+        new = self._read(source, ["[MASK]", "\U0002ceac", "foo"])
+        self.assertEqual(list(new.tokens), ["foo"])
+        self.assertEqual(new.left_out, ((1, "[MASK]"), (2, "[UNK]")))
+        model = extension.extend(source, new)
+        settings = model.tokenizer_settings
         self.assertTrue(settings["preserve_special_tokens"])
         self.assertAllEqual(
-            extension.model.build_tokenizer().tokenize("foo[MASK]"),
+            model.build_tokenizer().tokenize("foo[MASK]"),
             [1, _TOKENS.index("[MASK]")],
         )
 
@@ -230,7 +227,7 @@ class VocabularyExtensionTest(files_case.FilesCase):
             "new_words_file": self.words,
         }
         with mock.patch("sys.stdout") as stdout:
-            vocabulary_extender.run(ExtendVocabularyConfig(**flags | changes))
+            extension.run(ExtendVocabularyConfig(**flags | changes))
         return "".join(call.args[0] for call in stdout.write.call_args_list)
 
     def _assert_refused(self, message, **changes):

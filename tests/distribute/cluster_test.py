@@ -323,6 +323,18 @@ class ExplainTest(tf.test.TestCase, parameterized.TestCase):
         self.assertIsNone(self._explain(error, gone=[0]))
 
 
+def _watch(wait, check, is_finishing=lambda: False):
+    """Runs a watch with a mocked clock; returns its messages."""
+    messages = []
+    watch = worker_health.Watch(_CLUSTER, is_finishing)
+    watch._is_over = mock.Mock(wait=wait)
+    with mock.patch.multiple(
+        worker_health, check_health=check, _end_process=messages.append
+    ):
+        watch._run()
+    return messages
+
+
 class WatchTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(
         # No worker is silent twice in a row, so the process continues.
@@ -332,12 +344,6 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_ends_the_process_after_two_failed_checks(self, checks, message):
         checks = [set(silent) for silent in checks]
-        messages = []
-        watch = worker_health.Watch(
-            _CLUSTER,
-            lambda index: "silent" if index in checks[0] else None,
-            messages.append,
-        )
         waits = []
 
         def wait(seconds):
@@ -347,8 +353,9 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             waits.append(seconds)
             return not checks
 
-        watch._is_over = mock.Mock(wait=wait)
-        watch._run()
+        messages = _watch(
+            wait, lambda index: "silent" if index in checks[0] else None
+        )
         if message is None:
             self.assertEmpty(messages)
             self.assertNotIn(worker_health._GRACE, waits)
@@ -362,19 +369,13 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_continues_if_a_worker_or_the_end_is_late(self, answers, num_waits):
         answers = iter(answers)
-        messages = []
-        watch = worker_health.Watch(
-            _CLUSTER, lambda index: next(answers), messages.append
-        )
         waits = []
 
         def wait(seconds):
             waits.append(seconds)
             return len(waits) >= num_waits
 
-        watch._is_over = mock.Mock(wait=wait)
-        watch._run()
-        self.assertEmpty(messages)
+        self.assertEmpty(_watch(wait, lambda index: next(answers)))
         self.assertEqual(waits[2], worker_health._GRACE)
 
     @parameterized.parameters(
@@ -389,7 +390,6 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
     def test_gives_training_time_to_finish(self, is_finishing, ends, expected):
         is_finishing = iter(is_finishing)
         is_writing = [True]
-        messages = []
         now = [0.0]
 
         def check_finishing():
@@ -400,12 +400,8 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             now[0] += seconds
             return ends and not is_writing[0]
 
-        watch = worker_health.Watch(
-            _CLUSTER, lambda index: "silent", messages.append, check_finishing
-        )
-        watch._is_over = mock.Mock(wait=wait)
         with mock.patch.object(worker_health.time, "monotonic", lambda: now[0]):
-            watch._run()
+            messages = _watch(wait, lambda index: "silent", check_finishing)
         self.assertEqual([message[:8] for message in messages], expected)
         self.assertLess(now[0], worker_health._SECONDS_TO_FINISH + 60)
 

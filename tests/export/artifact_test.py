@@ -1,6 +1,7 @@
 """Tests for export.artifact: versions, model cards and usage instructions."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -268,7 +269,7 @@ class ExtrasTest(tf.test.TestCase):
 class PartsTest(tf.test.TestCase):
     def test_artifact_round_trips_through_json(self):
         made = _artifact(settings={"layer": -2, "pooling": "cls"})
-        values = json.loads(json.dumps(made.to_json()))
+        values = json.loads(json.dumps(dataclasses.asdict(made)))
         self.assertEqual(artifacts.Artifact.from_json(values, "card"), made)
         del values["head"]
         with self.assertRaisesRegex(UserError, "card must hold under"):

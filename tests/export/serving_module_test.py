@@ -364,7 +364,8 @@ class LitertExportTest(tf.test.TestCase):
         content = files.read_bytes(
             os.path.join(self.version, litert.MODEL_FILE)
         )
-        (answer,) = verification.call_litert(self.version, [_CALL])
+        load = litert.LitertEngine().load
+        (answer,) = verification.call(self.version, [_CALL], load)
         other = {
             "probabilities": answer.outputs["probabilities"] + 0.01,
             "label": np.array([answer.outputs["label"][0], b"other"], object),

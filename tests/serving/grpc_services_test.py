@@ -494,7 +494,7 @@ class WarmupTest(tf.test.TestCase, parameterized.TestCase):
                 version = toy_models.copy(self.directory, base_path, "new")
                 _write_warmup(version, _predict_log("bad"))
                 os.rename(version, os.path.join(base_path, "2"))
-                server._service.manager.refresh()
+                toy_models.refresh(server._service.manager)
                 states = toy_models.states(config.rest_api_port)
         self.assertEqual(states, {"1": "AVAILABLE", "2": "END"})
 

@@ -211,7 +211,7 @@ class LitertTest(tf.test.TestCase, parameterized.TestCase):
         with self._serving() as (server, config):
             before = self._ask(config, instances=list(_TEXTS))
             toy_models.copy(self.directory, self.base_path, 2)
-            server._service.manager.refresh()
+            toy_models.refresh(server._service.manager)
             states = toy_models.states(config.rest_api_port, "m")
             after = self._ask(config, instances=list(_TEXTS))
         self.assertEqual(states, {"2": "AVAILABLE", "1": "END"})

@@ -112,7 +112,7 @@ class ModelManagerTest(parameterized.TestCase):
         self.assertLen(self.engine.loaded, 1)
         with self.manager.use("m") as old:
             self.write("0012", "text 12")
-            self.manager.refresh()
+            toy_models.refresh(self.manager)
             self.assertEqual(self.served(), (12, "text 12"))
             self.assert_not_served(r"Specific\(m, 10\)", version=10)
             self.assertFalse(old.is_closed)
@@ -128,16 +128,16 @@ class ModelManagerTest(parameterized.TestCase):
         self.start()
         path = self.write(2, "broken")
         for _ in range(3):
-            self.manager.refresh()
+            toy_models.refresh(self.manager)
         self.assertEqual(self.served(), (1, "one"))
         self.assertLen(self.engine.loaded, 2, "Tried again without a reason.")
         self.assertEqual(self.states()[2], "END")
         self.assertEqual(self.error(2), "it is broken")
         path.chmod(0o600)  # Its permissions changed, so it is retried.
-        self.manager.refresh()
+        toy_models.refresh(self.manager)
         self.assertLen(self.engine.loaded, 3)
         path.write_text("two, mended", "utf-8")
-        self.manager.refresh()
+        toy_models.refresh(self.manager)
         self.assertEqual(self.served(), (2, "two, mended"))
 
     def test_does_not_load_half_a_version(self):
@@ -145,15 +145,15 @@ class ModelManagerTest(parameterized.TestCase):
         self.start()
         (self.folder / "m" / "2").mkdir()
         with self.assertLogs(level="WARNING") as logged:
-            self.manager.refresh()
-            self.manager.refresh()
+            toy_models.refresh(self.manager)
+            toy_models.refresh(self.manager)
         self.assertLen(logged.output, 1)
         self.assertIn("has no text", logged.output[0])
         self.assertEqual(self.served(), (1, "one"))
         self.assertEqual(self.states()[2], "START")
         self.assertIn("not whole yet", self.error(2))
         self.write(2, "two")
-        self.manager.refresh()
+        toy_models.refresh(self.manager)
         self.assertEqual(self.served(), (2, "two"))
 
     def test_pipes_and_loops_of_links_concern_only_their_version(self):
@@ -182,7 +182,7 @@ class ModelManagerTest(parameterized.TestCase):
         self.assertEqual(self.states(), dict(enumerate(ends, 1)))
         self.assertIn("deep/pipe is not a regular file", self.error(4))
         os.remove(bad / "pipe")
-        self.manager.refresh()
+        toy_models.refresh(self.manager)
         self.assertEqual(self.states()[4], "AVAILABLE")
 
     @parameterized.parameters((13, "locked"), (14, "unexpected"))
@@ -193,7 +193,7 @@ class ModelManagerTest(parameterized.TestCase):
         self.write(bad, "odd")
         for model in ("m", "other"):
             self.write(12, "twelve", model)
-        self.manager.refresh()
+        toy_models.refresh(self.manager)
         self.assertEqual(self.served(), (12, "twelve"))
         self.assertEqual(self.states("other"), {12: "AVAILABLE", 1: "END"})
         self.assertIn(message, self.error(bad))
@@ -249,13 +249,13 @@ class ModelManagerTest(parameterized.TestCase):
         path = self.write(1, "one")
         self.start()
         path.unlink()
-        self.manager.refresh()
+        toy_models.refresh(self.manager)
         self.assertEqual(self.served(), (1, "one"))
         path.parent.rmdir()
-        self.manager.refresh()
+        toy_models.refresh(self.manager)
         (self.folder / "m").rmdir()
         with self.assertLogs(level="WARNING"):
-            self.manager.refresh()
+            toy_models.refresh(self.manager)
         self.assertEqual(self.served(), (1, "one"))
 
     def test_waits_for_a_first_version(self):
@@ -266,7 +266,7 @@ class ModelManagerTest(parameterized.TestCase):
         self.assertFalse(self.manager.is_ready())
         self.assert_not_served(r"Latest\(m\)")
         self.write(1, "one")
-        self.manager.refresh()
+        toy_models.refresh(self.manager)
         self.assertTrue(self.manager.is_ready())
         self.manager.set_unready()
         self.assertFalse(self.manager.is_ready())

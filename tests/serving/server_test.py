@@ -68,7 +68,7 @@ class ServerTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
                 )
                 self.assertEqual(answer, (200, {"results": [8.0]}))
                 path.write_bytes(whole)
-                server._service.manager.refresh()
+                toy_models.refresh(server._service.manager)
 
     def test_listens_to_either_port_alone(self):
         for off in ("port", "rest_api_port"):
@@ -143,11 +143,11 @@ class RemoteTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(answer, (200, {"results": [8.0]}))
             self._copy(folder, 2)
             tf.io.gfile.remove(f"{folder}/2/saved_model.pb")
-            server._service.manager.refresh()
+            toy_models.refresh(server._service.manager)
             states = toy_models.states(config.rest_api_port)
             self.assertEqual(states, {"1": "AVAILABLE", "2": "START"})
             self._copy(folder, 3)
-            server._service.manager.refresh()
+            toy_models.refresh(server._service.manager)
             states = toy_models.states(config.rest_api_port)
             self.assertEqual(states["3"], "AVAILABLE")
 

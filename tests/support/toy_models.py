@@ -146,6 +146,12 @@ def serving(base_path=None, **flags):
         server.stop()
 
 
+def refresh(manager):
+    """Makes a `ModelManager` check for new versions once."""
+    for model in manager._models.values():
+        manager._check(model)
+
+
 def predict_request(signature="echo", **inputs):
     """Returns a request to the toy; inputs are values or protos."""
     request = predict_pb2.PredictRequest()

@@ -100,17 +100,6 @@ def _find_in_directory(path: str) -> str:
     return os.path.join(path, steps[max(steps)] if steps else names[0])
 
 
-def is_object_based(prefix: str) -> bool:
-    """Returns whether a checkpoint is object-based, as TensorFlow 2 writes it.
-
-    A damaged index is no error, as its bytes are only searched for a key.
-    """
-    index = f"{prefix}.index"
-    return tf.io.gfile.exists(index) and (
-        OBJECT_GRAPH_KEY.encode() in files.read_small(index)
-    )
-
-
 def open_tensors(path: str, object_based: bool = False) -> Tensors:
     """Returns the tensors of a checkpoint, which are read on access.
 
@@ -256,9 +245,13 @@ def recognizes(path: str) -> bool:
     A damaged checkpoint is recognized, too: `read_model` will raise an error.
     TensorFlow 2's object-based checkpoints are not recognized.
     """
+    key = OBJECT_GRAPH_KEY.encode()
     try:
-        prefixes = _find_prefixes(path)
-        return any(not is_object_based(prefix) for prefix in prefixes)
+        indices = [f"{prefix}.index" for prefix in _find_prefixes(path)]
+        return any(
+            not tf.io.gfile.exists(x) or key not in files.read_small(x)
+            for x in indices
+        )
     except (OSError, tf.errors.OpError):
         return False
 

@@ -428,7 +428,7 @@ def _choose(
     """
     if nulls is None:
         has_span = spans.splits[1:] > spans.splits[:-1]
-        best = tf.where(has_span, _softmax(scores)[:, 0], 0)
+        best = tf.where(has_span, tf.nn.softmax(scores)[:, 0], 0)
         return has_span, best, tf.zeros_like(best)
     n_best_size = scores.shape[1]
     # If "no answer" is among the n best answers, it replaces the worst span.
@@ -438,7 +438,7 @@ def _choose(
     num_kept = tf.where(num_ahead < n_best_size, n_best_size - 1, n_best_size)
     is_kept = tf.range(n_best_size) < num_kept[:, tf.newaxis]
     scores = tf.where(is_kept, scores, -math.inf)
-    probs = _softmax(tf.concat([nulls[:, tf.newaxis], scores], 1))
+    probs = tf.nn.softmax(tf.concat([nulls[:, tf.newaxis], scores], 1))
     # Subtract in the order of `SquadTask`, so that the floats are identical.
     null_odds = (
         nulls
@@ -448,13 +448,6 @@ def _choose(
     is_answered = (scores[:, 0] > -math.inf) & (null_odds <= threshold)
     score = tf.where(is_answered, probs[:, 1], probs[:, 0])
     return is_answered, score, probs[:, 0]
-
-
-def _softmax(scores: tf.Tensor) -> tf.Tensor:
-    """Returns probabilities <float64>[B, n]; NaN where all scores are -inf."""
-    greatest = tf.reduce_max(scores, axis=1, keepdims=True)
-    exponentials = tf.exp(scores - greatest)
-    return exponentials / tf.reduce_sum(exponentials, axis=1, keepdims=True)
 
 
 def _gather(values: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:

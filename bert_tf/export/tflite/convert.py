@@ -192,8 +192,7 @@ def _quantize(
 ) -> bytes:
     """Quantizes the weights and activations of dense layers of a float32 file.
 
-    Samples may have any shape that the file takes. If `per_tensor`, a dense
-    layer has one scale instead of one per column.
+    Samples may have any shape that the file takes.
     """
     # Calibrate here: the converter supports only samples of one length, and
     # would also quantize the operators that must stay in float32.

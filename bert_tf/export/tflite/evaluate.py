@@ -286,11 +286,7 @@ def read_eval_set(build: Build) -> EvalSet | None:
 
 
 def _task_of(build: Build, flag: str) -> Task:
-    """Returns the task of a model, with the row length of the file.
-
-    Raises:
-      UserError: If the head has no task.
-    """
+    """Returns the task of a model, with the row length of the file."""
     if build.name not in _KINDS:
         raise UserError(
             f"{flag} is for models that were fine-tuned for a task. Received: "

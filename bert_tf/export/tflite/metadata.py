@@ -182,7 +182,6 @@ def _tensor_table(
     if key == _PROBABILITIES:
         table[5] = {0: [1.0], 1: [0.0]}  # Maximum and minimum.
         if labels:
-            # The field takes a list of AssociatedFile tables.
             table[6] = [{0: LABELS_FILE, 1: "The labels.", 2: _AXIS_LABELS}]
     return table
 

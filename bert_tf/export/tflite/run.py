@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import hashlib
 import os
-import platform
 import sys
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf import keras_backend
+from bert_tf.checkpoints import model_directory
 from bert_tf.config import ASCII_LOWER
 from bert_tf.errors import UserError
 from bert_tf.export.tflite import build as builds
@@ -87,10 +87,7 @@ class Built:
             "sha256": hashlib.sha256(self.content).hexdigest(),
             "operators": dict(conversion.operators(self.content)),
             "verification": self.verification,
-            "versions": {
-                "python": platform.python_version(),
-                "tensorflow": tf.__version__,
-            },
+            "versions": model_directory.versions(),
         }
 
 
@@ -156,7 +153,17 @@ def make(build: Build) -> Built:
     if not build.takes_text:  # Clients that read metadata send only ids.
         content = metadata.describe(content, build)
     found = verify(content, build)
-    logging.info("%s: %s.", build.config.quantization, to_line(found))
+    agreement = "".join(
+        f", {name} {value:.4g}" for name, value in found["agreement"].items()
+    )
+    logging.info(
+        "%s: %d calls, %s values, largest difference %.2g%s.",
+        build.config.quantization,
+        found["num_calls"],
+        f"{found['num_values']:,}",
+        found["largest_difference"],
+        agreement,
+    )
     return Built(build, content, found)
 
 
@@ -205,19 +212,6 @@ def find_warning(build: Build) -> str | None:
         f"texts with {texts} differently from the training data. Fine-tune "
         f"with --normalization={ASCII_LOWER} to tokenize as they do; see "
         "docs/on_device.md."
-    )
-
-
-def to_line(verification: Mapping[str, Any]) -> str:
-    """Returns the result of `verify` as a line of text."""
-    agreement = "".join(
-        f", {name} {value:.4g}"
-        for name, value in verification["agreement"].items()
-    )
-    return (
-        f"{verification['num_calls']} calls, {verification['num_values']:,} "
-        "values, largest difference "
-        f"{verification['largest_difference']:.2g}{agreement}"
     )
 
 

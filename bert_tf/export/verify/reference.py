@@ -143,10 +143,6 @@ class Expected:
         """Returns some of the outputs."""
         return Expected({x: self.values[x] for x in names}, self.doubtful)
 
-    def numbers(self) -> "Expected":
-        """Returns the outputs that are not strings."""
-        return self.only(n for n, x in self.values.items() if x.dtype != object)
-
 
 @dataclasses.dataclass(frozen=True)
 class Call:
@@ -318,7 +314,11 @@ class Reference:
         inputs = {name: tf.constant(x) for name, x in packed.items()}
         rows = self.head.ids_rows(inputs)
         found = self.for_predict(self.decide(self.head.answer_ids, rows))
-        return found.numbers() if self.ids_only else found
+        if not self.ids_only:
+            return found
+        return found.only(
+            x for x, v in found.values.items() if v.dtype != object
+        )
 
     def for_predict(self, found: Expected) -> Expected:
         """Removes the outputs that only classify or regress returns."""

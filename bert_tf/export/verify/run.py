@@ -150,8 +150,7 @@ class Report:
 
     def require_correct(self) -> None:
         """Raises a `UserError` of one sentence if there are faults."""
-        faults = self.faults
-        if faults:
+        if faults := self.faults:
             more = len(faults) - 1
             others = f" (and {more} more, see the report)" if more else ""
             raise UserError(
@@ -226,16 +225,18 @@ def examine_litert(
     # The LiteRT engine lacks the signature `attention`, so do not call it.
     calls = [x for x in calls if x.signature != serving_module.ATTENTION]
     name, tolerance = f"LiteRT ({quantization})", TOLERANCES["none"]
+    load = LitertEngine().load
     checks = []
     if quantization != "none":
         if exact is not None:
-            answers = call_litert(directory, calls, exact)
+            load_exact = functools.partial(load, content=exact)
+            answers = call(directory, calls, load_exact)
             checks += check_answers(
                 calls, answers, "LiteRT (float32)", tolerance
             )
         calls = [x for x in calls if x.signature == SERVING]
         tolerance = None
-    answers = call_litert(directory, [*calls, *warmups])
+    answers = call(directory, [*calls, *warmups], load)
     of_calls, of_warmups = answers[: len(calls)], answers[len(calls) :]
     checks += check_answers(calls, of_calls, name, tolerance)
     check = _check_warmups(f"warm-up by {name}", warmups, of_warmups)
@@ -243,14 +244,6 @@ def examine_litert(
         detail = f", one row takes {min(times):.3g} to {max(times):.3g} ms"
         check = dataclasses.replace(check, detail=check.detail + detail)
     return [*checks, check]
-
-
-def call_litert(
-    directory: str, calls: Sequence[Call], content: bytes | None = None
-) -> list[Answer]:
-    """Runs calls like `call`, on litert/ or the contents of a .tflite file."""
-    load = functools.partial(LitertEngine().load, content=content)
-    return call(directory, calls, load)
 
 
 def call(
