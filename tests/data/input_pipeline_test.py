@@ -52,7 +52,7 @@ class PretrainingInputTest(files_case.FolderCase):
         self.files = []
         for index, count in enumerate(_COUNTS):
             first = sum(_COUNTS[:index])
-            path = os.path.join(self.folder, f"{index}.tfrecord")
+            path = self.path(f"{index}.tfrecord")
             self.files.append(
                 record_files.write(path, range(first, first + count))
             )

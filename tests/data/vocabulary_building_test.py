@@ -34,7 +34,7 @@ _TEXT = [
 class VocabularyBuildingTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.output_file = os.path.join(self.folder, "out", "vocab.txt")
+        self.output_file = self.path("out", "vocab.txt")
 
     def learn(self, input_file, **flags):
         flags = {"num_unused": 99, "output_file": self.output_file, **flags}
@@ -91,7 +91,7 @@ class VocabularyBuildingTest(files_case.FilesCase):
         vocabulary, report = self.learn(path, num_processes=1, **flags)
         # Another process must learn the same with more workers, smaller
         # batches, another hash seed and counts on disk.
-        output_file = os.path.join(self.folder, "again.txt")
+        output_file = self.path("again.txt")
         program = (
             "from bert_tf.data import vocabulary_building as building\n"
             "from bert_tf.commands import learn_vocabulary\n"

@@ -105,9 +105,11 @@ def write_initialized(path, factor=1, **task):
     return write_weights(path, ONE_LAYER, weights, task)
 
 
-def write_weights(path, config, weights, task, vocabulary=_VOCABULARY):
-    """Writes a model directory; returns it."""
-    settings = vocabulary and BertTokenizer(vocabulary).settings()
+def write_weights(
+    path, config, weights, task, vocabulary=_VOCABULARY, **settings
+):
+    """Writes a model directory; returns it. Settings are the tokenizer's."""
+    settings = vocabulary and BertTokenizer(vocabulary, **settings).settings()
     model_directory.write(
         path, config, weights, vocabulary, settings, task, "# Tiny\n"
     )

@@ -319,7 +319,7 @@ class GoldenRoundTripTest(files_case.FolderCase):
 
     def _convert(self, path, name, write_model):
         stored = formats.read(path)
-        target = os.path.join(self.folder, name)
+        target = self.path(name)
         os.makedirs(target)
         write_model(target, stored)
         return target
@@ -375,15 +375,15 @@ class GoldenRoundTripTest(files_case.FolderCase):
                 shutil.copy(
                     os.path.join(self.source, f"after_{step}_steps.ckpt")
                     + suffix,
-                    os.path.join(self.folder, f"model.ckpt-{step}{suffix}"),
+                    self.path(f"model.ckpt-{step}{suffix}"),
                 )
         for name in ("graph.pbtxt", "model.ckpt-12.meta", "model.ckpt-25.meta"):
-            files.write_bytes(os.path.join(self.folder, name), b"\x0a")
+            files.write_bytes(self.path(name), b"\x0a")
         self.assertEqual(formats.detect(self.folder), "tf1")
         step = formats.read(self.folder).optimizer_state["global_step"]
         self.assertEqual(step, 25)
         files.write_text(
-            os.path.join(self.folder, "checkpoint"),
+            self.path("checkpoint"),
             'model_checkpoint_path: "/gone/model.ckpt-12"\n',
         )
         step = formats.read(self.folder).optimizer_state["global_step"]
