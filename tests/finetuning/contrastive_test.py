@@ -101,10 +101,10 @@ class FewShotCase(finetuning_case.FinetuningCase):
         finetune_classifier.main(config)
         return finetuning_case.read_json(config.output_dir, "eval_results.json")
 
-    def write(self, name, *rows):
+    def write(self, name, *rows, columns="text,label"):
         path = self.path(name)
         with open(path, "w", encoding="utf-8") as file:
-            file.write("text,label\n" + "".join(f"{x}\n" for x in rows))
+            file.write("".join(f"{x}\n" for x in (columns, *rows)))
         return path
 
 
@@ -283,12 +283,12 @@ class BadInputTest(FewShotCase):
 @pytest.mark.slow
 class EmbeddingsTest(FewShotCase):
     def _config(self, columns, train, dev, **values):
-        paths = {}
-        for name, rows in (("train", train), ("dev", dev)):
-            path = self.path(f"{name}_pairs.csv")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write("".join(f"{x}\n" for x in (columns, *rows)))
-            paths[f"{name}_file"] = path
+        paths = {
+            f"{name}_file": self.write(
+                f"{name}_pairs.csv", *rows, columns=columns
+            )
+            for name, rows in (("train", train), ("dev", dev))
+        }
         common = tiny_finetuning.flags(self.folder)
         names = ("output_dir", "do_train", "do_eval", "learning_rate")
         return EmbeddingsConfig(

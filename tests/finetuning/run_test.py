@@ -361,9 +361,7 @@ class ModelSelectionTest(finetuning_case.FinetuningCase):
         self.assertEqual([values["step"] for values in evaluations], [12])
         config = self.config(do_eval=False)
         finetuning_case.run(config)
-        state = finetuning_case.state(config.output_dir)
-        for name, value in finetuning_case.state(evaluated).items():
-            self.assertAllEqual(value, state[name], name)
+        self.assert_same_state(evaluated, config.output_dir)
         self.assertEqual(
             finetuning_case.metrics(evaluated),
             finetuning_case.metrics(config.output_dir),
