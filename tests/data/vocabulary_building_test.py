@@ -4,8 +4,6 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 from unittest import mock
 
 import pytest
@@ -21,6 +19,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
+from tests.support import scripts
 from tests.support.shared_data import golden
 
 _TEXT = [
@@ -100,11 +99,8 @@ class VocabularyBuildingTest(files_case.FilesCase):
             "building.run(learn_vocabulary.LearnVocabularyConfig("
             f"{path!r}, {output_file!r}, num_processes=2, **{flags}))"
         )
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": "7"},
-            check=True,
-        )
+        variables = {"PYTHONHASHSEED": "7"}
+        scripts.python("-c", program, variables=variables, check=True)
         self.assertEqual(
             Vocabulary.from_file(output_file).tokens, vocabulary.tokens
         )

@@ -75,6 +75,11 @@ def _shapes(model_class, config, **arguments):
     return _known_shapes[key]
 
 
+def tokenizer(**settings):
+    """Returns a tokenizer with the models' vocabulary."""
+    return BertTokenizer(_VOCABULARY, **settings)
+
+
 def write(path, with_vocabulary=True, kind="pretraining", config=CONFIG):
     """Writes the directory of a pretraining model or encoder; returns it."""
     vocabulary = _VOCABULARY if with_vocabulary else None

@@ -15,8 +15,6 @@ from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
 from tests.support import tiny_model
 
@@ -94,7 +92,7 @@ class LossTest(tf.test.TestCase):
 class PredictionTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        self.tokenizer = tiny_model.tokenizer()
 
     def predict(self, task, examples, logits):
         features = task.featurize(examples, self.tokenizer)
