@@ -24,7 +24,6 @@ import tensorflow as tf
 from absl.testing import parameterized
 from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import predict_pb2
-from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import bodies
@@ -456,7 +455,7 @@ class LongRowsTest(tf.test.TestCase, parameterized.TestCase):
 
     def stub(self):
         channel = self.enterContext(grpc.insecure_channel(self.channel))
-        return prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        return toy_models.prediction_stub(channel)
 
     def assert_limit(self, flag, signature, largest, too_large):
         for inputs, is_refused in ((largest, False), (too_large, True)):
