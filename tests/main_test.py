@@ -1,7 +1,6 @@
 """Tests of `bert-tf`: its help, its commands and its errors."""
 
 import importlib
-import pathlib
 import re
 
 import tensorflow as tf
@@ -10,8 +9,7 @@ from absl.testing import parameterized
 import bert_tf
 from bert_tf import __main__ as program
 from tests.support import scripts
-
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
+from tests.support.repository import ROOT
 
 
 def _subcommand(script):
@@ -26,7 +24,7 @@ class MainTest(tf.test.TestCase, parameterized.TestCase):
         return scripts.python(
             *("-m", "bert_tf", *words),
             cwd=cwd or folder.full_path,
-            variables={"PYTHONPATH": f"{folder.full_path}:{_ROOT}"},
+            variables={"PYTHONPATH": f"{folder.full_path}:{ROOT}"},
         )
 
     def test_help_has_a_line_for_each_command(self):
@@ -45,7 +43,7 @@ class MainTest(tf.test.TestCase, parameterized.TestCase):
             self.assertLessEqual(len(line), 80, line)
 
     def test_names_every_script_in_its_order(self):
-        scripts = {path.stem for path in (_ROOT / "run").glob("*.py")}
+        scripts = {path.stem for path in (ROOT / "run").glob("*.py")}
         names = {name.replace("-", "_") for name in program.names()}
         self.assertLessEqual(scripts - {"__init__"}, names)
         self.assertEqual(names, set(program._ORDER) & names)

@@ -34,7 +34,7 @@ class RealInputsTest(record_case.RecordCase):
         ("vocabulary_empty_line", "the film was"),
     )
     def test_ids_name_the_lines(self, case, words, name="BertModel", rows=None):
-        path = str(self.folder / "model")
+        path = self.path("model")
         os.mkdir(path)
         lines = (_CASES / case / "vocab.txt").read_text().split("\n")[:-1]
         stored = stored_models.build(

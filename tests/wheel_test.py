@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pathlib
 import shutil
 import sys
 import tempfile
@@ -12,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support import environments
+from tests.support.repository import ROOT
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-_PROGRAM = _ROOT / "tests" / "support" / "installed_program.py"
+_PROGRAM = ROOT / "tests" / "support" / "installed_program.py"
 # Users have these packages, so the wheel's dependencies must fit the newest.
 _NEIGHBORS = ("pandas", "jupyter")
 # Tests that new digits or names in TensorFlow could break: tokenizer, model,
@@ -95,13 +94,13 @@ class NewestVersionsTest(tf.test.TestCase):
             *(python, "-m", "pytest", "-q", "-n2", "--dist=worksteal"),
             *("-m", "not slow and not thorough and not environment"),
             *(f"tests/{x}" for x in _FAST),
-            cwd=_ROOT,
+            cwd=ROOT,
         )
 
 
 def _dependencies():
     """Returns the wheel's dependencies, and the dependencies by extra."""
-    project = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     project = project["project"]
     return project["dependencies"], project["optional-dependencies"]
 
@@ -109,9 +108,9 @@ def _dependencies():
 def _copy_sources(source):
     """Copies the sources; a build would leave folders in the clone."""
     for name in ("LICENSE", "README.md", "pyproject.toml"):
-        shutil.copy(_ROOT / name, source)
+        shutil.copy(ROOT / name, source)
     shutil.copytree(
-        _ROOT / "bert_tf",
+        ROOT / "bert_tf",
         os.path.join(source, "bert_tf"),
         ignore=shutil.ignore_patterns("__pycache__"),
     )

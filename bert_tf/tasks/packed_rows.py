@@ -210,14 +210,7 @@ def pack_tokens(
             len(ids) - len(special),
             max_seq_length,
         )
-        parts.append(
-            (
-                ids[layout.index],
-                layout.lengths,
-                layout.first_lengths,
-                layout.is_truncated,
-            )
-        )
+        parts.append(layout._replace(index=ids[layout.index]))
     input_ids, lengths, first_lengths, is_truncated = map(
         np.concatenate, zip(*parts, strict=True)
     )

@@ -21,6 +21,7 @@ from tensorflow_text.tools.wordpiece_vocab import (
 from bert_tf.errors import UserError
 from bert_tf.io import progress
 from bert_tf.text import vocabulary as vocabulary_lib
+from bert_tf.text.tokenizer import MAX_CHARS_PER_WORD
 
 _MAX_CHARS_PER_TOKEN = 50
 # The learner of tensorflow_text runs 4 iterations by default.
@@ -31,8 +32,6 @@ _FULL_ENOUGH = 0.95
 _MAX_GUESSES = 6
 # As in bert-base-uncased, 99 unused tokens lie between [PAD] and [UNK].
 _UNUSED_IN_FRONT = 99
-# Skip longer words: they become [UNK] (tokenization.py:303 of the original).
-_MAX_CHARS_PER_WORD = 200
 # Each word takes about 5 KB, and 0.1 ms per iteration. Rare words have little
 # influence, so learn only from the most frequent: the number of words is at
 # most max(_MAX_WORDS, _MAX_WORDS_PER_LINE * vocab_size).
@@ -90,7 +89,7 @@ def gather_statistics(
     def kept() -> Iterator[tuple[int, str]]:
         for word, count in counts:
             totals.update(words=count, distinct=1)
-            if len(word) > _MAX_CHARS_PER_WORD:
+            if len(word) > MAX_CHARS_PER_WORD:  # Such a word becomes [UNK].
                 totals["too_long"] += count
                 continue
             starts[word[0]] += count

@@ -127,23 +127,6 @@ def swap_stand_ins(token: str) -> str:
     return token.translate(_SWAPPED)
 
 
-def lower_sigma_in_table(table: bytes) -> bytes:
-    """Returns a table that maps every capital sigma to "σ", not to itself."""
-    # Change the last sigma: earlier bytes may equal a sigma by chance.
-    head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
-    return head + "σ".encode() + tail
-
-
-def cpu_constant(buffer: bytes) -> tf.Tensor:
-    """Returns <uint8>[len(buffer)] on the CPU, outside of any graph.
-
-    So a SavedModel stores the constant once for all functions. The string
-    operators that read the constant run on the CPU, too.
-    """
-    with tf.init_scope(), tf.device("CPU:0"):
-        return tf.constant(np.frombuffer(buffer, np.uint8))
-
-
 class Rule(NamedTuple):
     """Replacements for characters that few texts have.
 
@@ -239,10 +222,15 @@ class Normalizer(tf.Module):
             self._rules.append(Rule(f"(?s).*{CAPITAL_SIGMA}.*", rule))
         table = read_table(table_name(lower_case, strip_accents, normalization))
         if lowers_sigma and not final_sigma:
-            table = lower_sigma_in_table(table)
-        self._normalizer = tf_text.FastBertNormalizer(
-            model_buffer=cpu_constant(table)
-        )
+            # Map every capital sigma to "σ", not to itself. Change the last
+            # sigma: earlier bytes may equal a sigma by chance.
+            head, _, tail = table.rpartition(CAPITAL_SIGMA.encode())
+            table = head + "σ".encode() + tail
+        # A SavedModel stores an eager constant once for all functions. The
+        # string operators that read the constant run on the CPU, too.
+        with tf.init_scope(), tf.device("CPU:0"):
+            buffer = tf.constant(np.frombuffer(table, np.uint8))
+        self._normalizer = tf_text.FastBertNormalizer(model_buffer=buffer)
 
     def cut(self, text: tf.Tensor) -> tf.Tensor:
         """Cuts texts at the first NUL for ASCII_LOWER, <string>[n]."""

@@ -68,7 +68,7 @@ class ContinuedTrainingTest(files_case.FolderCase):
     @pytest.mark.slow
     def test_model_directory_resumes_bit_for_bit(self):
         stored = tf1_checkpoint.read_model(self.folder)
-        path = os.path.join(self.folder, "directory")
+        path = self.path("directory")
         os.mkdir(path)
         model_directory.write_model(path, stored)
         _, expected = _continue_training(stored, 3)

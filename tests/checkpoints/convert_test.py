@@ -65,14 +65,14 @@ def _kind(parts):
 class ConversionTestCase(files_case.FolderCase):
     def write(self, stored, name="model", target="bert_tf"):
         """Writes a model of `stored_models` and returns its directory."""
-        path = os.path.join(self.folder, name)
+        path = self.path(name)
         os.mkdir(path)
         formats.module_of(target).write_model(path, stored)
         return path
 
     def convert(self, source, target, name=None, **flags):
         """Converts; returns the directory and the printed report."""
-        path = os.path.join(self.folder, name or f"{target}_out")
+        path = self.path(name or f"{target}_out")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             conversion.run(
@@ -264,7 +264,7 @@ class FlagsTest(ConversionTestCase):
 
     def test_existing_output_is_refused(self):
         source = self.write(self.stored, target="tf1")
-        empty = os.path.join(self.folder, "empty")
+        empty = self.path("empty")
         os.mkdir(empty)
         self.assert_refused("already exists", source, name="empty")
         self.convert(source, "bert_tf", "empty", overwrite=True)
@@ -285,20 +285,20 @@ class FlagsTest(ConversionTestCase):
     )
     def test_output_cannot_be_a_file(self, name, message):
         source = self.write(self.stored, target="tf1")
-        with open(os.path.join(self.folder, "file"), "w") as file:
+        with open(self.path("file"), "w") as file:
             file.write("precious")
         self.assert_refused(message, source, name=name, overwrite=True)
         self.assert_same(source, self.stored)
 
     def test_never_replaces_home_and_working_directories(self):
         source = self.write(self.stored, target="tf1")
-        os.makedirs(os.path.join(self.folder, "home", "work"))
-        with contextlib.chdir(os.path.join(self.folder, "home", "work")):
+        os.makedirs(self.path("home", "work"))
+        with contextlib.chdir(self.path("home", "work")):
             for path in ("home", "home/work"):
                 self.assert_refused(
                     "working directory", source, name=path, overwrite=True
                 )
-        home = {"HOME": os.path.join(self.folder, "home")}
+        home = {"HOME": self.path("home")}
         with mock.patch.dict(os.environ, home):
             self.assert_refused(
                 "home directory", source, name="home", overwrite=True
@@ -503,14 +503,14 @@ class BadInputTest(files_case.FolderCase):
             )
 
     def _copy(self, source_format):
-        path = os.path.join(self.folder, source_format)
+        path = self.path(source_format)
         return shutil.copytree(os.path.join(self.models, source_format), path)
 
     def _assert_refused(self, path, message, target="bert_tf", **flags):
         before = sorted(os.walk(self.folder))
         config = ConvertCheckpointConfig(
             input=path,
-            output=os.path.join(self.folder, "new", "out"),
+            output=self.path("new", "out"),
             target_format=target,
             **flags,
         )
@@ -533,13 +533,13 @@ class BadInputTest(files_case.FolderCase):
 
     @parameterized.parameters(None, *FORMATS)
     def test_refuses_files_of_no_known_format(self, source_format):
-        os.mkdir(os.path.join(self.folder, "empty"))
-        os.mkdir(os.path.join(self.folder, "other"))
+        os.mkdir(self.path("empty"))
+        os.mkdir(self.path("other"))
         for name in ("other/notes.txt", "model.onnx"):
-            files.write_bytes(os.path.join(self.folder, name), b"\x08\x07")
+            files.write_bytes(self.path(name), b"\x08\x07")
         for name, message in _NO_FORMAT.items():
             self._assert_refused(
-                os.path.join(self.folder, name),
+                self.path(name),
                 f"Expected .*Received: '.*/{name}', {message}",
                 source_format=source_format,
             )
@@ -559,7 +559,7 @@ class BadInputTest(files_case.FolderCase):
 
     @parameterized.parameters("pipe", "device")
     def test_folders_with_other_files_are_refused(self, kind):
-        path = os.path.join(self.folder, "model[1]")
+        path = self.path("model[1]")
         os.mkdir(path)
         os.symlink("loop", os.path.join(path, "loop"))
         formats.check_folder(path)
@@ -575,8 +575,8 @@ class BadInputTest(files_case.FolderCase):
 
     @parameterized.parameters("variables", "assets", "assets/tokenizer")
     def test_pipes_in_their_folders_are_refused(self, folder):
-        os.makedirs(os.path.join(self.folder, folder))
-        os.mkfifo(os.path.join(self.folder, folder, "x"))
+        os.makedirs(self.path(folder))
+        os.mkfifo(self.path(folder, "x"))
         with self.assertRaisesRegex(UserError, "x must be a regular"):
             formats.check_folder(self.folder)
 
@@ -696,7 +696,7 @@ class BadInputTest(files_case.FolderCase):
         self._assert_refused(path, name or "embedding_size")
 
     def test_refuses_other_architectures_of_tf2(self):
-        path = os.path.join(self.folder, "tf2")
+        path = self.path("tf2")
         module = tf.Module()
         module.kernel = tf.Variable(np.arange(6.0))
         tf.train.Checkpoint(module).write(os.path.join(path, "x.ckpt"))

@@ -209,14 +209,11 @@ class ModelExtensionTest(tf.test.TestCase, parameterized.TestCase):
         )
 
 
-_TABLE = "bert/embeddings/word_embeddings"
-
-
 class VocabularyExtensionTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.source = tiny_model.write(os.path.join(self.folder, "model"))
-        self.output = os.path.join(self.folder, "new", "extended")
+        self.source = tiny_model.write(self.path("model"))
+        self.output = self.path("new", "extended")
         self.words = self.write("words.txt", "Dogs\ncats\nthe\ndogs\n京\n")
 
     def _run(self, **changes):
@@ -231,11 +228,11 @@ class VocabularyExtensionTest(files_case.FilesCase):
         return "".join(call.args[0] for call in stdout.write.call_args_list)
 
     def _assert_refused(self, message, **changes):
-        before = _list(self.folder)
+        before = sorted(os.walk(self.folder))
         with self.assertRaisesRegex(UserError, message) as raised:
             self._run(**changes)
         self.assertNotIn("\n", str(raised.exception))
-        self.assertEqual(_list(self.folder), before)
+        self.assertEqual(sorted(os.walk(self.folder)), before)
 
     def test_model_directory_gets_more_words_and_positions(self):
         printed = self._run(max_position_embeddings=20)
@@ -251,14 +248,14 @@ class VocabularyExtensionTest(files_case.FilesCase):
             model.build_tokenizer().tokenize("The cats, dogs 京東"),
             [5, 17, 14, 16, 18, 15],
         )
-        table = source.weights[_TABLE]
+        table = source.weights[_WORD_TABLE]
         expected = [
             (table[7] + table[11]) / 2,  # dog ##s
             (table[6] + table[11]) / 2,  # cat ##s
             table[1],  # [UNK]
         ]
         self.assertAllClose(
-            model.weights[_TABLE],
+            model.weights[_WORD_TABLE],
             np.concatenate([table, expected]),
             rtol=0,
             atol=1e-7,
@@ -290,8 +287,8 @@ class VocabularyExtensionTest(files_case.FilesCase):
         for name, value in model.weights.items():
             old = tensors.get_tensor(name)
             self.assertAllEqual(value[: len(old)], old, name)
-        self.assertLen(model.weights[_TABLE], 99)
-        self.assertLen(model.weights["cls/predictions/output_bias"], 99)
+        self.assertLen(model.weights[_WORD_TABLE], 99)
+        self.assertLen(model.weights[_BIAS], 99)
 
     def test_case_of_new_words_follows_the_vocabulary_or_the_flag(self):
         checkpoint = golden("model/bert_model.ckpt.index")
@@ -313,9 +310,7 @@ class VocabularyExtensionTest(files_case.FilesCase):
         )
 
     def test_model_without_a_vocabulary_gets_only_positions(self):
-        source = tiny_model.write(
-            os.path.join(self.folder, "mute"), with_vocabulary=False
-        )
+        source = tiny_model.write(self.path("mute"), with_vocabulary=False)
         printed = self._run(
             input=source, new_words_file=None, max_position_embeddings=13
         )
@@ -344,15 +339,6 @@ class VocabularyExtensionTest(files_case.FilesCase):
     def test_wrong_flags_are_refused(self, flags, message):
         with self.assertRaisesRegex(UserError, message):
             ExtendVocabularyConfig(input="a", output="b", **flags)
-
-
-def _list(folder):
-    """Returns the paths of all files and folders."""
-    return sorted(
-        os.path.join(place, name)
-        for place, folders, names in os.walk(folder)
-        for name in [*folders, *names]
-    )
 
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ class InitializationTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
         self.weights = tiny_model.random_weights()
-        self.model_dir = tiny_model.write(os.path.join(self.folder, "model"))
+        self.model_dir = tiny_model.write(self.path("model"))
 
     def _convert(self, weights_format):
-        path = os.path.join(self.folder, weights_format)
+        path = self.path(weights_format)
         os.mkdir(path)
         formats.module_of(weights_format).write_model(
             path, formats.read(self.model_dir)
@@ -109,12 +109,8 @@ _HEADS = set(weight_map.shapes(tiny_layers.CONFIG, "pretraining")) - set(
 _SLOT = "bert/pooler/dense/bias/adam_m"
 
 
-def _tensors(encoder_only=False):
-    shapes = (
-        weight_map.shapes(tiny_layers.CONFIG, "encoder")
-        if encoder_only
-        else weight_map.shapes(tiny_layers.CONFIG, "pretraining")
-    )
+def _tensors(kind="pretraining"):
+    shapes = weight_map.shapes(tiny_layers.CONFIG, kind)
     return {
         name: tiny_layers.normal(*shape, seed=index)
         for index, (name, shape) in enumerate(shapes.items())
@@ -126,13 +122,9 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
         super().setUp()
         self.model = bert_model.BertForPretraining(tiny_layers.CONFIG)
 
-    def _values(self, model=None):
-        return {
-            name: variable.numpy()
-            for name, variable in bert_model.named_variables(
-                model or self.model
-            ).items()
-        }
+    def _values(self):
+        named = bert_model.named_variables(self.model)
+        return {name: variable.numpy() for name, variable in named.items()}
 
     def _assert_refused(self, tensors, message, **kwargs):
         before = self._values()
@@ -173,9 +165,7 @@ class LoadingTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_missing_heads_keep_their_initial_values(self):
         before = self._values()
-        report = checkpoint_loading.load_into(
-            self.model, _tensors(encoder_only=True)
-        )
+        report = checkpoint_loading.load_into(self.model, _tensors("encoder"))
         self.assertCountEqual(report.missing, _HEADS)
         for name, value in self._values().items():
             changed = not np.array_equal(value, before[name])

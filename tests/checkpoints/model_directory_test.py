@@ -17,13 +17,13 @@ from bert_tf.checkpoints import model_directory
 from bert_tf.checkpoints import stored_model
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
-from bert_tf.config import BertConfig
 from bert_tf.errors import UserError
 from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import stored_models
+from tests.support import tiny_layers
 
 _TOKENS = [
     "[PAD]",
@@ -35,14 +35,8 @@ _TOKENS = [
     "\u2028",
     "##s",
 ]
-_CONFIG = BertConfig(
-    vocab_size=len(_TOKENS),
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=12,
-    max_position_embeddings=10,
-    type_vocab_size=2,
+_CONFIG = tiny_layers.replace(
+    vocab_size=len(_TOKENS), max_position_embeddings=10, type_vocab_size=2
 )
 _TASK = {"kind": "pretraining", "max_seq_length": 10}
 

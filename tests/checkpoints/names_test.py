@@ -64,7 +64,7 @@ class NamesTest(files_case.FolderCase):
 
     def setUp(self):
         super().setUp()
-        self.cache = os.path.join(self.folder, "cache")
+        self.cache = self.path("cache")
         self.server = self.enter_context(model_server.ModelServer())
         self.enter_context(contextlib.chdir(self.folder))
         variables = {
@@ -107,7 +107,7 @@ class NamesTest(files_case.FolderCase):
 
     def test_cache_dir_of_the_arguments_is_used(self):
         self.server.add(_FILE, _zip(self.files))
-        other = os.path.join(self.folder, "other")
+        other = self.path("other")
         bert_tf.load_tokenizer("bert-base-uncased", cache_dir=other)
         self.assertEqual(self._models(), [])
         self._refused("bert-base-uncased", "not in the cache", offline=True)

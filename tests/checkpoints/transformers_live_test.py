@@ -26,6 +26,7 @@ from bert_tf.checkpoints.huggingface import model as huggingface
 from bert_tf.io import files
 from tests.support import environments
 from tests.support import minilm
+from tests.support.repository import ROOT
 from tests.support.shared_data import data
 from tests.support.shared_data import golden
 
@@ -100,8 +101,7 @@ def _strings(value):
             yield from _strings(child)
 
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-_PROGRAM = str(_ROOT / "tests/support/transformers_program.py")
+_PROGRAM = str(ROOT / "tests/support/transformers_program.py")
 _DANGER = os.path.join(tempfile.gettempdir(), f"unpickled-{os.getpid()}")
 _TOLERANCE = 2e-5
 
@@ -451,7 +451,7 @@ class ClassesLiveTest(tf.test.TestCase, parameterized.TestCase):
         request = os.path.join(self.folder, "folders.json")
         files.write_json(request, list(folders))
         output = environments.run(
-            *(sys.executable, "-c", _READ_PYTORCH, packages, request), cwd=_ROOT
+            *(sys.executable, "-c", _READ_PYTORCH, packages, request), cwd=ROOT
         )
         answers = json.loads(output.splitlines()[-1])
         for path, expected in folders.items():

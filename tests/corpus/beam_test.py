@@ -6,7 +6,6 @@ extracted in this process, without Beam.
 
 import contextlib
 import os
-import pathlib
 from unittest import mock
 
 import pytest
@@ -18,8 +17,8 @@ from bert_tf.corpus import inputs
 from bert_tf.errors import UserError
 from tests.support import corpus_case
 from tests.support import environments
+from tests.support.repository import ROOT
 
-_ROOT = pathlib.Path(__file__).parents[2]
 _TWO_PROCESSES = {
     "runner": "DirectRunner",
     "beam_options": "--direct_running_mode=multi_processing "
@@ -91,7 +90,7 @@ class BeamTest(corpus_case.CorpusCase):
         return environments.run(
             *(self.python, "-c", _PROGRAM, *words),
             cwd=self.folder,
-            env=environments.clean_environment() | {"PYTHONPATH": str(_ROOT)},
+            env=environments.clean_environment() | {"PYTHONPATH": str(ROOT)},
         )
 
     def run_here(self, flags):

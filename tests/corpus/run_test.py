@@ -31,9 +31,9 @@ from bert_tf.errors import WorkerEndedError
 from bert_tf.io import compression
 from tests.support import corpus_case
 from tests.support import full_disk
+from tests.support.repository import ROOT
 
-_ROOT = pathlib.Path(__file__).parents[2]
-_DUMP = _ROOT / "tests" / "testdata" / "corpus" / "dump.xml"
+_DUMP = ROOT / "tests" / "testdata" / "corpus" / "dump.xml"
 _LONG = "A paragraph of many words that two documents share. " * 4
 _PARQUET_ROWS = {"text": ["From Parquet.", None], "key": [7, 8]}
 

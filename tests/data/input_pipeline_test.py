@@ -18,6 +18,9 @@ from tests.support.shared_data import golden
 
 _COUNTS = (5, 0, 1, 13, 7, 2, 9)
 _TOTAL = sum(_COUNTS)
+_MASKING = DynamicMasking(
+    vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4
+)
 
 
 def _expected_order(seed, epoch, files_per_group=3, records_per_block=6):
@@ -52,7 +55,7 @@ class PretrainingInputTest(files_case.FolderCase):
         self.files = []
         for index, count in enumerate(_COUNTS):
             first = sum(_COUNTS[:index])
-            path = os.path.join(self.folder, f"{index}.tfrecord")
+            path = self.path(f"{index}.tfrecord")
             self.files.append(
                 record_files.write(path, range(first, first + count))
             )
@@ -74,10 +77,7 @@ class PretrainingInputTest(files_case.FolderCase):
 
     @parameterized.parameters((0, 3), (1, 2), (3, 1), (4, 0))
     def test_rows_are_those_of_the_whole_batch(self, first, count):
-        masking = DynamicMasking(
-            vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4
-        )
-        data = self._input(masking=masking)
+        data = self._input(masking=_MASKING)
         rows = data.dataset(6, (first, count))
         self.assertEqual(rows.element_spec["input_ids"].shape, [count, 8])
         self.assertEqual(rows.element_spec["example_index"].shape, [count])
@@ -132,10 +132,7 @@ class PretrainingInputTest(files_case.FolderCase):
             self.assertAllEqual(value[_TOTAL:], np.zeros_like(value[_TOTAL:]))
 
     def test_dynamic_masks_are_the_same_from_any_start(self):
-        masking = DynamicMasking(
-            vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4
-        )
-        data = self._input(batch_size=_TOTAL, masking=masking)
+        data = self._input(batch_size=_TOTAL, masking=_MASKING)
         first, second = data.dataset().take(2)
         (later,) = data.dataset(_TOTAL).take(1)
         for name, value in second.items():
@@ -268,12 +265,9 @@ class DamagedRecordsTest(tf.test.TestCase):
         self.assertFalse(any(map(os.path.exists, copies)))
 
     def test_blank_records_get_no_masks(self):
-        masking = DynamicMasking(
-            vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4
-        )
-        intact = self._read(self._input(0, masking=masking))
+        intact = self._read(self._input(0, masking=_MASKING))
         is_lost = np.isin(self.intact["input_ids"][:, 0], self._damage())
-        actual = self._read(self._input(3, masking=masking))
+        actual = self._read(self._input(3, masking=_MASKING))
         for name, value in actual.items():
             if name != "example_index":
                 self.assertFalse(value[is_lost].any(), name)

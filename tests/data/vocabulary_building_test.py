@@ -4,8 +4,6 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 from unittest import mock
 
 import pytest
@@ -21,6 +19,7 @@ from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
+from tests.support import scripts
 from tests.support.shared_data import golden
 
 _TEXT = [
@@ -34,7 +33,7 @@ _TEXT = [
 class VocabularyBuildingTest(files_case.FilesCase):
     def setUp(self):
         super().setUp()
-        self.output_file = os.path.join(self.folder, "out", "vocab.txt")
+        self.output_file = self.path("out", "vocab.txt")
 
     def learn(self, input_file, **flags):
         flags = {"num_unused": 99, "output_file": self.output_file, **flags}
@@ -91,7 +90,7 @@ class VocabularyBuildingTest(files_case.FilesCase):
         vocabulary, report = self.learn(path, num_processes=1, **flags)
         # Another process must learn the same with more workers, smaller
         # batches, another hash seed and counts on disk.
-        output_file = os.path.join(self.folder, "again.txt")
+        output_file = self.path("again.txt")
         program = (
             "from bert_tf.data import vocabulary_building as building\n"
             "from bert_tf.commands import learn_vocabulary\n"
@@ -100,11 +99,8 @@ class VocabularyBuildingTest(files_case.FilesCase):
             "building.run(learn_vocabulary.LearnVocabularyConfig("
             f"{path!r}, {output_file!r}, num_processes=2, **{flags}))"
         )
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": "7"},
-            check=True,
-        )
+        variables = {"PYTHONHASHSEED": "7"}
+        scripts.python("-c", program, variables=variables, check=True)
         self.assertEqual(
             Vocabulary.from_file(output_file).tokens, vocabulary.tokens
         )

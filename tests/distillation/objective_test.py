@@ -11,11 +11,10 @@ from scipy import stats
 
 from bert_tf.distillation.objective import DistillationObjective
 from bert_tf.distillation.objective import build_projection
-from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.tagging.task import TaggingTask
+from tests.support import tiny_exports
 
 _B, _S, _H, _I = 4, 5, 6, 8
 _HEAT = 2.0
@@ -81,19 +80,9 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(tuple(values), objective.metrics)
         return {name: float(value) for name, value in values.items()}
 
-    def _classification(self, **values):
-        return ClassificationTask(
-            **{
-                "name": "custom",
-                "labels": ("a", "b", "c"),
-                "metric_names": ("accuracy",),
-            }
-            | values
-        )
-
     @parameterized.parameters(0.0, 0.3, 1.0)
     def test_labels_and_soft_targets_share_the_loss(self, soft):
-        task = self._classification(class_weights=(1.0, 2.0, 0.5))
+        task = tiny_exports.classification(class_weights=(1.0, 2.0, 0.5))
         student, teacher = self.draw(_B, 3), self.draw(_B, 3)
         labels = np.int32([0, 1, 2, 1])
         # The third row has no label, so its 2 must not count.
@@ -120,7 +109,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_labels_with_weight_0_may_be_nan(self):
         values = self._minimize(
-            self._classification(problem_type="regression", labels=None),
+            tiny_exports.classification(problem_type="regression", labels=None),
             _weights(1.0, 0.0),
             {"logits": self.draw(_B, 1)},
             {"logits": self.draw(_B, 1)},
@@ -130,7 +119,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters("multi_label", "regression")
     def test_multi_label_and_regression_losses_match_numpy(self, problem_type):
-        task = self._classification(problem_type=problem_type)
+        task = tiny_exports.classification(problem_type=problem_type)
         student, teacher = self.draw(_B, 3), self.draw(_B, 3)
         labels = np.float32(self.rng.random([_B, 3]) > 0.5)
         if problem_type == "regression":
@@ -154,7 +143,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(values["loss"], expected, rtol=1e-4)
 
     def test_taggers_average_losses_over_words(self):
-        task = TaggingTask(name="custom", labels=("O", "B-X"))
+        task = tiny_exports.tagging(labels=("O", "B-X"))
         student, teacher = self.draw(_B, _S, 2), self.draw(_B, _S, 2)
         words = np.float32(_MASK * (self.rng.random(_MASK.shape) > 0.4))
         is_labeled = np.float32([1, 0, 1, 1])
@@ -252,7 +241,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
         theirs = [tf.cast(self.draw(_B, _S, _I), tf.bfloat16) for _ in range(5)]
         mine[0][1, 1] = 0.0
         values = self._minimize(
-            self._classification(),
+            tiny_exports.classification(),
             _weights(0.0, 0.7, form=form),
             {
                 "logits": self.draw(_B, 3),
@@ -290,7 +279,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
 
         mine, theirs = [draw(), draw()], [draw() for _ in range(3)]
         values = self._minimize(
-            self._classification(),
+            tiny_exports.classification(),
             _weights(0.0, 0.0, 0.4),
             {"logits": self.draw(_B, 3), "attention_probs": mine},
             {"attention_probs": theirs},
@@ -313,7 +302,7 @@ class DistillationObjectiveTest(tf.test.TestCase, parameterized.TestCase):
     def test_no_gradient_reaches_the_teacher(self):
         teacher = tf.Variable(self.draw(_B, 3))
         objective = DistillationObjective(
-            self._classification(),
+            tiny_exports.classification(),
             lambda inputs, training: {"logits": teacher * 1.0},
             _weights(1.0, 0.0),
         )

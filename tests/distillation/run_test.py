@@ -36,7 +36,6 @@ from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
-from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
 from tests.support import finetuning_case
@@ -324,12 +323,7 @@ class EachTaskTest(files_case.FilesCase):
         )
 
     def test_students_take_no_pooling_or_threshold_of_teachers(self):
-        task = ClassificationTask(
-            labels=("a", "b"),
-            metric_names=("accuracy",),
-            pooling="mean",
-            normalize=True,
-        )
+        task = tiny_exports.classification(pooling="mean", normalize=True)
         config = DistillConfig(
             teacher_dir="teacher",
             data_dir="tasks",
@@ -398,16 +392,14 @@ class EachTaskTest(files_case.FilesCase):
 class MixedFeaturesTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        self.tokenizer = tiny_model.tokenizer()
 
     def _mix(self, labeled, unlabeled):
         self.labeled, self.unlabeled = labeled, unlabeled
         return distillation.MixedFeatures(labeled, unlabeled)
 
     def _classification(self):
-        task = ClassificationTask(
-            name="custom", labels=("a", "b"), metric_names=("accuracy",)
-        )
+        task = tiny_exports.classification(labels=("a", "b"))
         examples = [
             task.example_from_row(x) for x in ("cat", "the cat sat", "東 dog")
         ]
@@ -466,9 +458,7 @@ class MixedFeaturesTest(tf.test.TestCase, parameterized.TestCase):
             self.assertAllEqual(batch["label_ids"], [1, 0])
 
     def test_first_tokens_of_words_count(self):
-        task = TaggingTask(
-            name="custom", labels=("O", "B-X"), max_seq_length=12
-        )
+        task = tiny_exports.tagging(labels=("O", "B-X"))
         labeled = task.example_from_row(["cat", "mats"])
         labeled = dataclasses.replace(labeled, tags=("O", "B-X"))
         mixed = self._mix(

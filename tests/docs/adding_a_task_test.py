@@ -3,7 +3,6 @@
 import csv
 import importlib.util
 import json
-import os
 import pathlib
 import random
 import re
@@ -62,7 +61,7 @@ class AddingATaskTest(files_case.FolderCase):
         )
 
     def _load(self, name, source):
-        path = os.path.join(self.folder, f"{name}.py")
+        path = self.path(f"{name}.py")
         pathlib.Path(path).write_text(source, encoding="utf-8")
         spec = importlib.util.spec_from_file_location(name, path)
         module = importlib.util.module_from_spec(spec)

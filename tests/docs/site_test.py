@@ -27,13 +27,12 @@ from bert_tf.config import BertConfig
 from bert_tf.flags import cli
 from bert_tf.flags import flag_files
 from tests.support import made_once
+from tests.support.repository import ROOT
 from tools import docs_blocks
 from tools import docs_data
 from tools import docs_links
 from tools import docs_reference
 from tools import scaling_table
-
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class _Loader(yaml.SafeLoader):
@@ -46,7 +45,7 @@ _Loader.add_multi_constructor(
 
 
 def _nav():
-    config = yaml.load((_ROOT / "mkdocs.yml").read_text("utf-8"), _Loader)
+    config = yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), _Loader)
     return config["nav"]
 
 
@@ -57,7 +56,7 @@ def _names(nav):
     return [name for entry in entries for name in _names(entry)]
 
 
-_OUTSIDE = [x for x in _names(_nav()) if (_ROOT / x).is_file()]
+_OUTSIDE = [x for x in _names(_nav()) if (ROOT / x).is_file()]
 _PAGES = [*(f"docs/{x}" for x in docs_links.pages()), *_OUTSIDE, "README.md"]
 
 
@@ -80,9 +79,9 @@ class ReferenceTest(tf.test.TestCase):
 
     def test_every_script_has_a_page_with_all_its_flags(self):
         scripts = {
-            path.relative_to(_ROOT).as_posix()
+            path.relative_to(ROOT).as_posix()
             for folder in ("run", "export")
-            for path in (_ROOT / folder).glob("*.py")
+            for path in (ROOT / folder).glob("*.py")
             if path.stem != "__init__"
         }
         self.assertEqual(set(docs_reference.scripts()), scripts)
@@ -104,7 +103,7 @@ class ReferenceTest(tf.test.TestCase):
         )
 
     def test_every_package_has_a_page(self):
-        for path in (_ROOT / "bert_tf").glob("*/__init__.py"):
+        for path in (ROOT / "bert_tf").glob("*/__init__.py"):
             room = path.parent.name
             if room != "commands":
                 self.assertIn(
@@ -112,7 +111,7 @@ class ReferenceTest(tf.test.TestCase):
                 )
 
 
-_FOLDER = _ROOT / "notebooks"
+_FOLDER = ROOT / "notebooks"
 _NAMES = ("answer_questions", "classify", "phone", "pretrain", "serve", "tag")
 _MOST_BYTES = 100_000
 
@@ -132,7 +131,7 @@ class LinksTest(tf.test.TestCase, parameterized.TestCase):
         *_PAGES, *(f"notebooks/{name}.ipynb" for name in _NAMES)
     )
     def test_files_and_anchors_exist(self, path):
-        text = (_ROOT / path).read_text(encoding="utf-8")
+        text = (ROOT / path).read_text(encoding="utf-8")
         if path.endswith(".ipynb"):
             cells = _cells(pathlib.Path(path).stem, "markdown")
             text = "\n\n".join(map(_source, cells))
@@ -141,16 +140,16 @@ class LinksTest(tf.test.TestCase, parameterized.TestCase):
             if found is None:
                 continue
             name, anchor = found
-            self.assertTrue((_ROOT / name).is_file(), f"{path}: {link}")
+            self.assertTrue((ROOT / name).is_file(), f"{path}: {link}")
             if anchor:
-                page = (_ROOT / name).read_text(encoding="utf-8")
+                page = (ROOT / name).read_text(encoding="utf-8")
                 self.assertIn(
                     anchor, docs_links.anchors(page), f"{path}: {link}"
                 )
 
     def test_pictures_are_small_used_and_described(self):
-        images = {x.name: x for x in (_ROOT / "docs/images").iterdir()}
-        text = "".join((_ROOT / x).read_text("utf-8") for x in _PAGES)
+        images = {x.name: x for x in (ROOT / "docs/images").iterdir()}
+        text = "".join((ROOT / x).read_text("utf-8") for x in _PAGES)
         used = re.findall(r"!\[([^\]]*)\]\([^)]*images/([\w.]+)\)", text)
         used += re.findall(r'<img alt="([^"]*)" src="\S*/([\w.]+)"', text)
         self.assertEqual({name for _, name in used}, set(images))
@@ -205,16 +204,16 @@ class NotebooksTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotRegex(text, r"/(home|root|Users|tmp|work)/\w")
 
 
-_LIBRARY = _ROOT / "bert_tf"
+_LIBRARY = ROOT / "bert_tf"
 
 
 class ArchitectureTest(tf.test.TestCase):
     def test_every_path_exists(self):
-        page = (_ROOT / "docs" / "architecture.md").read_text("utf-8")
+        page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
         paths = set(re.findall(r"[`\[]((?:\w+/)+\w+\.py)[`\]]", page))
         self.assertGreater(len(paths), 40)
         for path in sorted(paths):
-            exists = (_LIBRARY / path).exists() or (_ROOT / path).exists()
+            exists = (_LIBRARY / path).exists() or (ROOT / path).exists()
             self.assertTrue(exists, path)
 
     def test_every_room_is_named(self):
@@ -223,10 +222,10 @@ class ArchitectureTest(tf.test.TestCase):
             for path in _LIBRARY.iterdir()
             if path.suffix == ".py" or (path / "__init__.py").exists()
         } - {"__init__"}
-        page = (_ROOT / "docs" / "architecture.md").read_text("utf-8")
+        page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
         table = page.split("| packages | contents |")[1].split("\n\n")[0]
         self.assertEqual(rooms - set(re.findall(r"`(\w+)`", table)), set())
-        tree = (_ROOT / "README.md").read_text("utf-8")
+        tree = (ROOT / "README.md").read_text("utf-8")
         tree = tree.split("## What is where")[1]
         folders = {room for room in rooms if (_LIBRARY / room).is_dir()}
         self.assertEqual(
@@ -276,7 +275,7 @@ class BlocksTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(*_PAGES_WITH_BLOCKS)
     def test_every_fence_is_a_block(self, page):
-        text = (_ROOT / page).read_text(encoding="utf-8")
+        text = (ROOT / page).read_text(encoding="utf-8")
         fences = re.findall(r"(?m)^ *(?:```|~~~)", text)
         self.assertLen(fences, 2 * len(list(docs_blocks.read(page))))
         reasons = [x for x in docs_blocks.read(page) if x.reason is not None]
@@ -296,7 +295,7 @@ class BlocksTest(tf.test.TestCase, parameterized.TestCase):
         for block in left:
             tests = re.findall(r"tests/[\w/]+\.py", block.reason)
             for name in tests:
-                self.assertTrue((_ROOT / name).is_file(), block.reason)
+                self.assertTrue((ROOT / name).is_file(), block.reason)
             if not tests:
                 nowhere.append(block)
         self.assertLess(len(nowhere), len(blocks) / 2)
@@ -306,19 +305,19 @@ class CommandsTest(tf.test.TestCase, parameterized.TestCase):
     @parameterized.parameters(*_PAGES_WITH_BLOCKS)
     def test_scripts_take_the_commands(self, page):
         for command in _commands(page):
-            door = (_ROOT / command[0]).read_text(encoding="utf-8")
+            door = (ROOT / command[0]).read_text(encoding="utf-8")
             (name,) = re.findall(r'commands\.run\("(\w+)"\)', door)
             script = importlib.import_module(f"bert_tf.commands.{name}")
             config_cls = inspect.get_annotations(script.main)["config"]
             values = flags.FlagValues()
             read_config = cli.define_flags(config_cls, values)
-            with self.subTest(" ".join(command)), contextlib.chdir(_ROOT):
+            with self.subTest(" ".join(command)), contextlib.chdir(ROOT):
                 words = [command[0], *flag_files.expand(command[1:])]
                 self.assertEqual(values(words), command[:1])
                 self.assertIsInstance(read_config(), config_cls)
 
 
-_DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+_DOCS = ROOT / "docs"
 _PAGE = _DOCS / "scaling.md"
 # The log has the tables and inputs that the page leaves out.
 _LOG = _DOCS.parent / "benchmarks" / "log.md"

@@ -24,7 +24,7 @@ _OWN = '{"kind": "classification", "train": "a.tsv", "dev": "b.tsv"}'
 class DataTestCase(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.tasks = os.path.join(self.folder, "tasks")
+        self.tasks = self.path("tasks")
 
     def write(self, name, text):
         path = os.path.join(self.tasks, name)
@@ -232,7 +232,7 @@ class CorpusTest(DataTestCase):
         """Returns the training documents and the held-out documents."""
         scale = {"corpus_megabytes": megabytes, "held_out_megabytes": 1.0}
         sums = data.find_corpus(",".join(names))
-        folder = os.path.join(self.folder, data.corpus_name(sums, scale))
+        folder = self.path(data.corpus_name(sums, scale))
         data.split_corpus([*sums], folder, scale)
         return [
             self.text(f"{folder}/{x}.txt").strip("\n").split("\n\n")
@@ -274,7 +274,7 @@ class CorpusTest(DataTestCase):
         with self.assertRaisesRegex(UserError, "two documents.*Received: 1"):
             self._split([self.write("b.txt", "one\ntwo\n")])
         with self.assertRaisesRegex(UserError, "--corpus matches no file"):
-            self._split([os.path.join(self.folder, "*.gz")])
+            self._split([self.path("*.gz")])
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from matplotlib import image
 from bert_tf.experiments import data
 from bert_tf.experiments import report
 from tests.support import files_case
+from tests.support.repository import ROOT
 
-_ROOT = pathlib.Path(__file__).parents[2]
-_COMMITTED = _ROOT / "benchmarks" / "results" / "experiments"
+_COMMITTED = ROOT / "benchmarks" / "results" / "experiments"
 _SEEDS = (11, 12, 13)
 # Row to its scores on SQuAD and on names by seed, and its perplexity.
 _SCORES = {

@@ -37,8 +37,8 @@ from bert_tf.flags import flag_files
 from tests.support import experiment_inputs
 from tests.support import files_case
 from tests.support import runner_program
+from tests.support.repository import ROOT
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _ALL = "table5,table6,table7,table8,figure5,stability"
 _ORDER = ["first", "cell0", "cell1", "second", "cell2", "cell3"]
 _TIMEOUT_SECONDS = 60
@@ -46,10 +46,10 @@ _REAL_SECONDS = 1000
 
 
 def _start(*words, **options):
-    environment = {"PYTHONPATH": _ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     return subprocess.Popen(
         [sys.executable, *words],
-        cwd=_ROOT,
+        cwd=ROOT,
         env=os.environ | environment,
         text=True,
         **options,
@@ -266,7 +266,7 @@ class RealTest(tf.test.TestCase):
         folder = self.create_tempdir().full_path
         self._out = os.path.join(folder, "out")
         command = [
-            os.path.join(_ROOT, "run", "experiments.py"),
+            os.path.join(ROOT, "run", "experiments.py"),
             f"--experiments={_ALL}",
             "--scale=smoke",
             f"--corpus={experiment_inputs.write_corpus(folder)}",
@@ -320,8 +320,8 @@ class RealTest(tf.test.TestCase):
         subprocess.run(
             ["bash", "-e", "-c", commands],
             check=True,
-            cwd=_ROOT,
-            env=os.environ | {"PYTHONPATH": _ROOT},
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
             capture_output=True,
         )
         path = os.path.join(other, "runs", cell["id"], "eval_results.json")

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import pathlib
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from bert_tf.checkpoints import convert as conversion
 from bert_tf.checkpoints import formats
 from bert_tf.commands.convert_checkpoint import ConvertCheckpointConfig
 from bert_tf.inference.lite_model import LiteModel
+from tests.support import files_case
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
@@ -23,14 +23,10 @@ _TEMPERATURE = 2.5
 _TEXTS = ["the cat sat", "dog 東 . on the mat", "the dog sitting on the mats"]
 
 
-class _Case(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-
-    def write(self, name="model", **values):
+class _Case(files_case.FilesCase):
+    def write_model(self, name="model", **values):
         task = tiny_exports.classification(**values)
-        return tiny_model.write_task(str(self.folder / name), task)
+        return tiny_model.write_task(self.path(name), task)
 
     def plain_logits(self, path):
         """Returns the model's logits, not divided by the temperature."""
@@ -39,7 +35,7 @@ class _Case(tf.test.TestCase):
 
     def serve(self, path, **flags):
         """Returns the answer of an export to the texts, by name."""
-        served = str(self.folder / "served")
+        served = self.path("served")
         bert_tf.export_savedmodel(bert_tf.load_model(path), served, **flags)
         loaded = tf.saved_model.load(os.path.join(served, "1"))
         answer = loaded.signatures["serving_default"](text=tf.constant(_TEXTS))
@@ -51,9 +47,9 @@ def _of_json(rows):
 
 
 @pytest.mark.slow
-class TemperatureTest(_Case, parameterized.TestCase):
+class TemperatureTest(_Case):
     def test_own_formats_keep_the_temperature(self):
-        path = self.write(temperature=_TEMPERATURE)
+        path = self.write_model(temperature=_TEMPERATURE)
         expected = special.softmax(self.plain_logits(path) / _TEMPERATURE, -1)
         model = bert_tf.load_model(path)
         self.assertAllClose(_of_json(model.predict(_TEXTS)), expected)
@@ -66,12 +62,12 @@ class TemperatureTest(_Case, parameterized.TestCase):
 
     @parameterized.parameters(False, True)
     def test_served_probabilities_use_the_temperature(self, litert):
-        path = self.write(temperature=_TEMPERATURE)
+        path = self.write_model(temperature=_TEMPERATURE)
         logits = self.plain_logits(path) / _TEMPERATURE
         answer = self.serve(path, litert=litert)
         expected = special.softmax(logits, -1)
         self.assertAllClose(answer["probabilities"], expected)
-        loaded = tf.saved_model.load(str(self.folder / "served" / "1"))
+        loaded = tf.saved_model.load(self.path("served", "1"))
         features = bert_tf.load_model(path).preprocessor(_TEXTS)
         answer = loaded.signatures["from_ids"](
             **{name: tf.constant(x) for name, x in features.items()}
@@ -81,7 +77,7 @@ class TemperatureTest(_Case, parameterized.TestCase):
 
     @parameterized.parameters(("none", 1e-5), ("dynamic", 0.05))
     def test_tflite_probabilities_use_the_temperature(self, quantization, atol):
-        path = self.write(temperature=_TEMPERATURE)
+        path = self.write_model(temperature=_TEMPERATURE)
         expected = special.softmax(self.plain_logits(path) / _TEMPERATURE, -1)
         model = bert_tf.load_model(path)
         file = self.folder / "model.tflite"
@@ -94,9 +90,9 @@ class TemperatureTest(_Case, parameterized.TestCase):
 
     @parameterized.parameters("huggingface", "tf1", "model_garden")
     def test_other_formats_scale_logits_by_the_temperature(self, target):
-        path = self.write(temperature=_TEMPERATURE)
+        path = self.write_model(temperature=_TEMPERATURE)
         logits = self.plain_logits(path)
-        converted = str(self.folder / target)
+        converted = self.path(target)
         conversion.run(
             ConvertCheckpointConfig(
                 input=path, output=converted, target_format=target
@@ -109,7 +105,7 @@ class TemperatureTest(_Case, parameterized.TestCase):
 
     def test_several_labels_use_temperature_and_thresholds(self):
         thresholds = (0.1, 0.9, 0.5)
-        path = self.write(
+        path = self.write_model(
             problem_type="multi_label",
             temperature=_TEMPERATURE,
             thresholds=thresholds,
@@ -128,7 +124,7 @@ class TemperatureTest(_Case, parameterized.TestCase):
         )
 
     def test_thresholds_follow_the_order_of_labels(self):
-        path = self.write(
+        path = self.write_model(
             problem_type="multi_label", thresholds=(0.1, 0.9, 0.5)
         )
         moved = formats.read(path).with_labels(["yes", "no", "ümlaut"])
@@ -138,11 +134,11 @@ class TemperatureTest(_Case, parameterized.TestCase):
 @pytest.mark.slow
 class RejectionTest(_Case):
     def test_every_output_has_the_reject_label(self):
-        plain = self.write()
+        plain = self.write_model()
         values = special.softmax(self.plain_logits(plain), -1)
         stated = np.sort(values.max(-1))
         least = float(stated[:2].mean())  # One of the texts is below.
-        path = self.write(
+        path = self.write_model(
             "rejecting", reject_below=least, reject_label="none of these"
         )
         labels = [

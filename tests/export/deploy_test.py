@@ -15,9 +15,9 @@ from bert_tf.export import artifact as artifacts
 from bert_tf.flags import cli
 from bert_tf.flags.serve import ServeConfig
 from tests.support import environments
+from tests.support.repository import ROOT
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-_FOLDER = _ROOT / "export" / "deploy"
+_FOLDER = ROOT / "export" / "deploy"
 _SERVERS = ("tensorflow_serving", "embedded_server")
 
 
@@ -159,10 +159,10 @@ class DockerTest(tf.test.TestCase):
         sent = re.findall(r"(?m)^!(.+)$", ignored)
         self.assertCountEqual(sources, sent)
         for source in sources:
-            self.assertTrue((_ROOT / source).exists(), source)
+            self.assertTrue((ROOT / source).exists(), source)
 
     def test_installs_extras_of_the_wheel_with_the_pins(self):
-        text = (_ROOT / "pyproject.toml").read_text(encoding="utf-8")
+        text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
         extras = tomllib.loads(text)["project"]["optional-dependencies"]
         for target, names in (
             ("train", ["gpu"]),
@@ -197,7 +197,7 @@ class ImageTest(tf.test.TestCase):
         python = environments.make("image", *_pip_arguments("serve"))
         pip = (python, "-m", "pip", "install", "--dry-run", "--quiet")
         report = environments.run(
-            *(*pip, "--report=-", *_pip_arguments("train")), cwd=_ROOT
+            *(*pip, "--report=-", *_pip_arguments("train")), cwd=ROOT
         )
         # CUDA's libraries are gigabytes, so pip only resolves them.
         self.assertIn('"name": "nvidia-cudnn-cu12"', report)

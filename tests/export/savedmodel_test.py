@@ -15,6 +15,7 @@ from bert_tf.export import heads as serving_heads
 from bert_tf.export import savedmodel
 from bert_tf.flags import export
 from bert_tf.flags.export import SavedModelConfig
+from tests.support import files_case
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
@@ -26,11 +27,10 @@ def _variables(files):
     return [x.variable.name for x in nodes if x.HasField("variable")]
 
 
-class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
+class SavedModelTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
-        self.output_dir = os.path.join(self.folder, "served")
+        self.output_dir = self.path("served")
 
     def _write(self, task=None):
         return tiny_exports.write(
@@ -53,7 +53,7 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
         )
 
     def test_rejects_a_model_without_vocabulary(self):
-        path = os.path.join(self.folder, "model")
+        path = self.path("model")
         tiny_model.write(path, with_vocabulary=False)
         self._assert_refused("has no vocab.txt", path)
 
@@ -97,7 +97,7 @@ class SavedModelTest(tf.test.TestCase, parameterized.TestCase):
         model_dir = self._write()
         contents = []
         for parent in ("a", "b"):
-            folder = os.path.join(self.folder, parent, "served")
+            folder = self.path(parent, "served")
             version = os.path.join(folder, "1")
             tiny_exports.export(model_dir, folder)
             contents.append(

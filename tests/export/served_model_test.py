@@ -22,7 +22,7 @@ from tests.support import tiny_exports
 class ServedModelTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.cache = os.path.join(self.folder, "cache")
+        self.cache = self.path("cache")
         self.enter_context(
             mock.patch.dict(os.environ, {"BERT_TF_CACHE": self.cache})
         )
@@ -31,16 +31,16 @@ class ServedModelTest(files_case.FolderCase):
         return served_model.prepare(ServeConfig(model_base_path=path, **flags))
 
     def _make(self, *names):
-        os.makedirs(os.path.join(self.folder, "base"))
+        os.makedirs(self.path("base"))
         for name in names:
-            path = os.path.join(self.folder, "base", name)
+            path = self.path("base", name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             open(path, "w").close()
-        return os.path.join(self.folder, "base")
+        return self.path("base")
 
     @pytest.mark.slow
     def test_exports_a_model_once_for_each_content(self):
-        run = os.path.join(self.folder, "topics")
+        run = self.path("topics")
         model = tiny_exports.write(run, tiny_exports.classification())
         with tiny_exports.graph_alone():
             first = self._prepare(model)
@@ -68,7 +68,7 @@ class ServedModelTest(files_case.FolderCase):
         ):
             keys.add(served_model._key(model, "topics", "savedmodel"))
         self.assertLen(keys, 6)
-        copied = shutil.copytree(model, os.path.join(self.folder, "copy"))
+        copied = shutil.copytree(model, self.path("copy"))
         self.assertIn(served_model._key(copied, "topics", "savedmodel"), keys)
 
     @parameterized.parameters(
@@ -90,7 +90,7 @@ class ServedModelTest(files_case.FolderCase):
 
     @parameterized.parameters((["avx512_bf16"], "bfloat16"), ([], "float32"))
     def test_the_export_is_what_the_flags_serve(self, units, precision):
-        run = os.path.join(self.folder, "topics")
+        run = self.path("topics")
         model = tiny_exports.write(run, tiny_exports.classification())
         self.enter_context(
             mock.patch.object(
@@ -110,7 +110,7 @@ class ServedModelTest(files_case.FolderCase):
                 self.assertEqual(config.output_dir, flags.model_base_path)
 
     def test_fetches_a_model_by_name(self):
-        run = os.path.join(self.folder, "0123")
+        run = self.path("0123")
         model = tiny_exports.write(run, tiny_exports.classification())
         for source, name in (
             ("hf://owner/tiny", "tiny"),

@@ -15,7 +15,6 @@ from absl.testing import parameterized
 from tensorflow.core.protobuf import saved_model_pb2
 
 import bert_tf
-from bert_tf.config import BertConfig
 from bert_tf.export import artifact as artifacts
 from bert_tf.export import savedmodel
 from bert_tf.export import serving_module
@@ -51,13 +50,10 @@ class SavedClassifierTest(tf.test.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        config = BertConfig(
-            vocab_size=len(tiny_model.TOKENS),
+        config = dataclasses.replace(
+            tiny_model.ONE_LAYER,
             hidden_size=128,
-            num_hidden_layers=1,
-            num_attention_heads=2,
             intermediate_size=512,
-            max_position_embeddings=12,
             hidden_act="gelu_erf",
         )
         task = tiny_exports.classification(pair=True)
@@ -72,7 +68,7 @@ class SavedClassifierTest(tf.test.TestCase):
         cls.loaded = tf.saved_model.load(cls.version).signatures
 
     def test_signatures_have_names_dtypes_and_shapes(self):
-        strings, numbers = tf.string.as_datatype_enum, tf.float32
+        strings = tf.string.as_datatype_enum
         described = {
             name: (
                 {x: (i.dtype, _shape(i)) for x, i in one.inputs.items()},

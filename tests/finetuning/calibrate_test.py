@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import pathlib
 
 import numpy as np
@@ -17,22 +16,14 @@ from bert_tf.commands.finetune_classifier import ClassifierConfig
 from bert_tf.errors import UserError
 from bert_tf.tasks import confidence
 from tests.support import finetuning_case
-from tests.support import tiny_finetuning
 
 _OUTSIDE = "none of these"
 
 
-class _Case(tf.test.TestCase):
+class _Case(finetuning_case.FinetuningCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.output = pathlib.Path(self.folder, "output")
-
-    def config(self, **flags):
-        return tiny_finetuning.config(self.folder, **flags)
-
-    def run_flags(self, **flags):
-        return finetuning_case.run(self.config(**flags))
 
     def task(self):
         return json.loads((self.output / "model" / "task.json").read_text())
@@ -43,16 +34,16 @@ class _Case(tf.test.TestCase):
 
     def add_rows(self, split, *rows):
         self.config()  # Writes the files.
-        path = os.path.join(self.folder, f"{split}.csv")
+        path = self.path(f"{split}.csv")
         with open(path, "a", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(rows)
         return path
 
 
 @pytest.mark.slow
-class RunTest(_Case, parameterized.TestCase):
+class RunTest(_Case):
     def test_temperature_is_that_of_dev(self):
-        found = self.run_flags(do_predict=True, num_train_epochs="4")
+        found = self.tune(do_predict=True, num_train_epochs="4")
         temperature = self.task()["temperature"]
         model = bert_tf.load_model(self.output / "model")
         for split in ("dev", "test"):
@@ -92,22 +83,22 @@ class RunTest(_Case, parameterized.TestCase):
             self.assertTrue((self.output / name).exists(), name)
 
     def test_trained_model_is_calibrated_later(self):
-        plain = self.run_flags(calibrate=False)
+        plain = self.tune(calibrate=False)
         self.assertNotIn("temperature", self.task())
-        again = self.run_flags(do_train=False, pretrained_model_dir=None)
+        again = self.tune(do_train=False, pretrained_model_dir=None)
         self.assertNotIn("temperature", self.task())
         self.assertAllClose(again["dev"]["loss"], plain["dev"]["loss"])
         flags = {"do_train": False, "pretrained_model_dir": None}
-        found = self.run_flags(calibrate=True, **flags)
+        found = self.tune(calibrate=True, **flags)
         self.assertEqual(found["dev"]["accuracy"], plain["dev"]["accuracy"])
         temperature = self.task()["temperature"]
         # Without --do_eval the stored temperature is used, not fitted again.
-        self.run_flags(do_eval=False, do_predict=True, **flags)
+        self.tune(do_eval=False, do_predict=True, **flags)
         self.assertEqual(self.task()["temperature"], temperature)
-        self.run_flags(reject_below=0.625, reject_label="unsure", **flags)
+        self.tune(reject_below=0.625, reject_label="unsure", **flags)
         self.assertEqual(self.task()["reject_below"], 0.625)
         self.assertEqual(self.task()["reject_label"], "unsure")
-        self.run_flags(reject_precision=0.9, **flags)
+        self.tune(reject_precision=0.9, **flags)
         self.assertNotEqual(self.task()["reject_below"], 0.625)
         self.assertEqual(self.task()["reject_label"], "unsure")
         self.assertEqual(self.task()["temperature"], temperature)
@@ -116,7 +107,7 @@ class RunTest(_Case, parameterized.TestCase):
         row = ["x", "mat mat cat dog", _OUTSIDE]
         for split in ("dev", "test"):
             self.add_rows(split, *[row] * 5)
-        found = self.run_flags(
+        found = self.tune(
             do_predict=True, reject_precision=0.9, num_train_epochs="1"
         )
         values = self.task()
@@ -141,7 +132,7 @@ class RunTest(_Case, parameterized.TestCase):
         self.assertNotIn("loss", found["dev"])
 
     def test_labels_pass_their_own_thresholds(self):
-        self.run_flags(
+        self.tune(
             problem_type="multi_label",
             calibrate=True,
             num_train_epochs="1",
@@ -155,7 +146,7 @@ class RunTest(_Case, parameterized.TestCase):
             self.assertEqual(line["labels"], [*expected])
 
 
-class FlagsTest(_Case, parameterized.TestCase):
+class FlagsTest(_Case):
     def files(self, **flags):
         return finetune_classifier.find_files(self.config(**flags), {})
 

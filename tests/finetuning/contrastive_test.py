@@ -87,10 +87,10 @@ class HeadTest(tf.test.TestCase, parameterized.TestCase):
         self.assertNotAllEqual(contrastive.draw_pairs(labels, 6), pairs)
 
 
-class FewShotCase(finetuning_case.FinetuningCase, tf.test.TestCase):
+class FewShotCase(finetuning_case.FinetuningCase):
     def setUp(self):
         super().setUp()
-        self.model = tiny_model.write_initialized(self.out("start"), 4)
+        self.model = tiny_model.write_initialized(self.path("start"), 4)
         # Compiling would take most of the time without changing a result.
         self.enter_context(mock.patch.object(Devices, "fuse", False))
 
@@ -101,10 +101,10 @@ class FewShotCase(finetuning_case.FinetuningCase, tf.test.TestCase):
         finetune_classifier.main(config)
         return finetuning_case.read_json(config.output_dir, "eval_results.json")
 
-    def write(self, name, *rows):
-        path = self.out(name)
+    def write(self, name, *rows, columns="text,label"):
+        path = self.path(name)
         with open(path, "w", encoding="utf-8") as file:
-            file.write("text,label\n" + "".join(f"{x}\n" for x in rows))
+            file.write("".join(f"{x}\n" for x in (columns, *rows)))
         return path
 
 
@@ -115,7 +115,7 @@ class FewShotTest(FewShotCase):
             scores = self.few_shot(num_train_epochs="1")
         fold.assert_not_called()  # Dev replaces the folds.
         self.assertGreater(scores["dev"]["accuracy"], 0.85)
-        path = self.out("output/model")
+        path = self.path("output/model")
         model = bert_tf.load_model(path)
         self.assertEqual((model.pooling, model.normalize), ("mean", True))
         task = model.preprocessor.task
@@ -147,8 +147,8 @@ class FewShotTest(FewShotCase):
             rtol=0,
             atol=1e-5,
         )
-        model.export(self.out("served"), verbose=0, max_seq_length=12)
-        served = tf.saved_model.load(self.out("served/1"))
+        model.export(self.path("served"), verbose=0, max_seq_length=12)
+        served = tf.saved_model.load(self.path("served/1"))
         answer = served.signatures["serving_default"](text=tf.constant(_TEXTS))
         predicted = model.predict(_TEXTS, verbose=0)
         self.assertAllClose(
@@ -173,12 +173,12 @@ class FewShotTest(FewShotCase):
                 few_shot=True,
                 do_eval=False,
                 num_train_epochs="0.2",
-                output_dir=self.out(name),
+                output_dir=self.path(name),
                 **flags,
             )
             finetune_classifier.main(config)
             values[name] = finetuning_case.read_json(
-                self.out(f"{name}/model"), "task.json"
+                self.path(f"{name}/model"), "task.json"
             )
         self.assert_same_weights("fitted/model", "plain/model")
         self.assertNotIn("temperature", values["plain"])
@@ -186,11 +186,11 @@ class FewShotTest(FewShotCase):
         temperature = values["fitted"]["temperature"]
         self.assertGreater(temperature, 0)
         self.assertNotEqual(temperature, 1.0)
-        log = finetuning_case.read_text(self.out("fitted"), "train.log")
+        log = finetuning_case.read_text(self.path("fitted"), "train.log")
         self.assertIn(f"task.json {{'temperature': {temperature}", log)
 
     def test_resumed_run_equals_an_unbroken_one(self):
-        self.few_shot(num_train_epochs="0.2", output_dir=self.out("whole"))
+        self.few_shot(num_train_epochs="0.2", output_dir=self.path("whole"))
         config = self.config(
             pretrained_model_dir=self.model,
             few_shot=True,
@@ -208,13 +208,13 @@ class FewShotTest(FewShotCase):
     def test_encoder_is_halfway_between_start_and_end_of_training(self):
         self.few_shot(num_train_epochs="0.2")
         with mock.patch.object(contrastive, "average"):
-            self.few_shot(num_train_epochs="0.2", output_dir=self.out("end"))
+            self.few_shot(num_train_epochs="0.2", output_dir=self.path("end"))
         start, half, end = (
             finetuning_case.weights(x)
             for x in (
                 self.model,
-                self.out("output/model"),
-                self.out("end/model"),
+                self.path("output/model"),
+                self.path("end/model"),
             )
         )
         for name in start:
@@ -222,10 +222,10 @@ class FewShotTest(FewShotCase):
             self.assertAllClose(half[name], mean, rtol=1e-6, atol=1e-7)
 
     def test_micro_batches_change_nothing(self):
-        self.few_shot(num_train_epochs="0.1", output_dir=self.out("whole"))
+        self.few_shot(num_train_epochs="0.1", output_dir=self.path("whole"))
         self.few_shot(num_train_epochs="0.1", micro_batch_size=1)
         whole, parts = (
-            finetuning_case.weights(self.out(f"{x}/model"))
+            finetuning_case.weights(self.path(f"{x}/model"))
             for x in ("whole", "output")
         )
         for name, value in whole.items():
@@ -235,7 +235,7 @@ class FewShotTest(FewShotCase):
                 )
 
 
-class BadInputTest(FewShotCase, parameterized.TestCase):
+class BadInputTest(FewShotCase):
     @parameterized.parameters(
         (["cat,a", "dog,b"], "fewer of 'a', 'b'; add texts"),
         (["cat,a", "sat,a", "dog,b"], "fewer of 'b'"),
@@ -283,12 +283,12 @@ class BadInputTest(FewShotCase, parameterized.TestCase):
 @pytest.mark.slow
 class EmbeddingsTest(FewShotCase):
     def _config(self, columns, train, dev, **values):
-        paths = {}
-        for name, rows in (("train", train), ("dev", dev)):
-            path = self.out(f"{name}_pairs.csv")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write("".join(f"{x}\n" for x in (columns, *rows)))
-            paths[f"{name}_file"] = path
+        paths = {
+            f"{name}_file": self.write(
+                f"{name}_pairs.csv", *rows, columns=columns
+            )
+            for name, rows in (("train", train), ("dev", dev))
+        }
         common = tiny_finetuning.flags(self.folder)
         names = ("output_dir", "do_train", "do_eval", "learning_rate")
         return EmbeddingsConfig(
@@ -315,7 +315,7 @@ class EmbeddingsTest(FewShotCase):
         scores = self.read_json("eval_results.json")["dev"]
         self.assertGreater(scores["ndcg@10"], 0.9)
         self.assertGreater(scores["mrr@10"], 0.9)
-        model = bert_tf.load_model(self.out("output/model"))
+        model = bert_tf.load_model(self.path("output/model"))
         self.assertIsInstance(model, bert_tf.BertForEmbeddings)
         best = model.similarity(words, words[::-1])
         self.assertGreater(np.trace(best) / len(words), 0.5)
@@ -344,7 +344,7 @@ class EmbeddingsTest(FewShotCase):
         finetune_embeddings.main(config)
         scores = self.read_json("eval_results.json")["dev"]
         self.assertIn("spearmanr", scores)
-        metrics = finetuning_case.metrics(self.out("output"))
+        metrics = finetuning_case.metrics(self.path("output"))
         losses = [line["loss"] for line in metrics]
         self.assertLess(np.mean(losses[-10:]), np.mean(losses[:10]))
 

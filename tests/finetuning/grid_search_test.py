@@ -6,7 +6,6 @@ from unittest import mock
 
 import pytest
 import tensorflow as tf
-from absl.testing import parameterized
 
 from bert_tf.errors import NotFiniteError
 from bert_tf.errors import UserError
@@ -18,9 +17,7 @@ from tests.support import finetuning_case
 from tests.support import tiny_finetuning
 
 
-class GridSearchTest(
-    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
-):
+class GridSearchTest(finetuning_case.FinetuningCase):
     @pytest.mark.thorough
     def test_grid_keeps_the_best_trial_after_interruption(self):
         config = self.config(
@@ -32,12 +29,12 @@ class GridSearchTest(
         # The process dies in the second trial, so the rerun has the rest.
         self.interrupt(config, 60)
         results = finetuning_case.run(config)
-        folders = sorted(os.listdir(self.out("output/runs")))
+        folders = sorted(os.listdir(self.path("output/runs")))
         self.assertLen(folders, 4)
         self.assertIn("rate_0.003_batch_4_epochs_3_seed_12346", folders)
         scores, test_scores = {}, {}
         for folder in folders:
-            path = self.out(f"output/runs/{folder}")
+            path = self.path(f"output/runs/{folder}")
             values = finetuning_case.read_json(path, "eval_results.json")
             scores[folder] = values["dev"]["accuracy"]
             test_scores[folder] = values["test"]["accuracy"]
@@ -60,7 +57,7 @@ class GridSearchTest(
             self.assertEqual(
                 self.read_text(name),
                 finetuning_case.read_text(
-                    self.out(f"output/runs/{folder}"), name
+                    self.path(f"output/runs/{folder}"), name
                 ),
             )
         self.assert_same_weights(f"output/runs/{folder}/model", "output/model")
@@ -73,8 +70,8 @@ class GridSearchTest(
         runs = {"num_restarts": 2, "num_train_epochs": "0.5"}
         first = self.tune(**runs)
         folders = [
-            self.out(f"output/runs/{name}")
-            for name in os.listdir(self.out("output/runs"))
+            self.path(f"output/runs/{name}")
+            for name in os.listdir(self.path("output/runs"))
         ]
         weights = [
             finetuning_case.weights(os.path.join(x, "model")) for x in folders
@@ -84,15 +81,15 @@ class GridSearchTest(
         with finetuning_case.die_at(0):
             again = self.tune(do_predict=True, **runs)
         self.assertEqual(again["dev"], first["dev"])
-        for folder in (self.out("output"), *folders):
+        for folder in (self.path("output"), *folders):
             lines = finetuning_case.read_text(
                 folder, "test_predictions.jsonl"
             ).splitlines()
             self.assertLen(lines, 9)
         self.assertNotIn(
-            "model.tmp-123-0a1b2c3d", os.listdir(self.out("output"))
+            "model.tmp-123-0a1b2c3d", os.listdir(self.path("output"))
         )
-        tiny_finetuning.write_rows(self.out("dev.csv"), 17, seed=7)
+        tiny_finetuning.write_rows(self.path("dev.csv"), 17, seed=7)
         with finetuning_case.die_at(0):
             other = self.tune(**runs)
         scores = []
@@ -108,7 +105,7 @@ class GridSearchTest(
         alone = self.config(
             do_train=False,
             pretrained_model_dir=path,
-            output_dir=self.out("alone"),
+            output_dir=self.path("alone"),
         )
         self.assertEqual(finetuning_case.run(alone)["dev"], scores[-1])
 
@@ -116,14 +113,14 @@ class GridSearchTest(
     def test_files_of_an_earlier_best_trial_are_removed(self):
         flags = {"num_train_epochs": "2"}
         self.tune(learning_rate="1e-9,1e-8", do_predict=True, **flags)
-        self.assertTrue(os.path.exists(self.out("output/test_results.tsv")))
-        own = self.out("output/notes.txt")
+        self.assertTrue(os.path.exists(self.path("output/test_results.tsv")))
+        own = self.path("output/notes.txt")
         with open(own, "w", encoding="utf-8"):
             pass
         self.tune(learning_rate="1e-9,1e-8,0.003", **flags)
-        best = self.out("output/runs/rate_0.003_batch_4_epochs_2_seed_12345")
+        best = self.path("output/runs/rate_0.003_batch_4_epochs_2_seed_12345")
         self.assertContainsSubset(
-            os.listdir(self.out("output")),
+            os.listdir(self.path("output")),
             {"runs", "runs.txt", "train.log", "notes.txt", *os.listdir(best)}
             | {run_folder.WRITTEN_FILE},
         )
@@ -171,7 +168,7 @@ class GridSearchTest(
         (message,) = logs.output
         failed = "rate_1e+38_batch_4_epochs_0.5_seed_12345"
         self.assertIn(f"{failed} has failed: Step 2 is not finite", message)
-        folder = self.out(f"output/runs/{failed}")
+        folder = self.path(f"output/runs/{failed}")
         written = files.read_json(os.path.join(folder, "run.json"))
         self.assertIn(written["failure"], message)
         # The message names this file, so it must exist.
@@ -228,9 +225,9 @@ class GridSearchTest(
             self.assertRaisesRegex(UserError, "Something else"),
         ):
             finetuning_case.run(config)
-        self.assertFalse(os.path.exists(self.out("output/runs.txt")))
-        for folder in os.listdir(self.out("output/runs")):
-            self.assertEmpty(os.listdir(self.out(f"output/runs/{folder}")))
+        self.assertFalse(os.path.exists(self.path("output/runs.txt")))
+        for folder in os.listdir(self.path("output/runs")):
+            self.assertEmpty(os.listdir(self.path(f"output/runs/{folder}")))
 
     def test_table_has_test_scores_and_layers(self):
         def finished(layers, seed, *values):

@@ -20,7 +20,6 @@ from bert_tf.modeling import bert as bert_model
 from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.task import TaggingTask
-from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
 from tests.support import tiny_finetuning
@@ -37,23 +36,19 @@ class OriginalFlagsTest(files_case.FolderCase):
 
     def _write_model(self, tokens, **settings):
         """Writes a model directory; returns its path."""
-        path = os.path.join(self.folder, "model")
-        vocabulary = Vocabulary(tokens)
-        model_directory.write(
-            path,
+        return tiny_model.write_weights(
+            self.path("model"),
             tiny_model.CONFIG,
             tiny_model.random_weights(),
-            vocabulary,
-            BertTokenizer(vocabulary, **settings).settings(),
             {"kind": "pretraining", "max_seq_length": 12},
-            "# Tiny\n",
+            Vocabulary(tokens),
+            **settings,
         )
-        return path
 
     def _read(self, tokens, init_checkpoint=None, **flags):
         files = {
-            "vocab_file": os.path.join(self.folder, "vocab.txt"),
-            "bert_config_file": os.path.join(self.folder, "config.json"),
+            "vocab_file": self.path("vocab.txt"),
+            "bert_config_file": self.path("config.json"),
         }
         with open(files["vocab_file"], "w", encoding="utf-8") as file:
             file.write("".join(f"{token}\n" for token in tokens))

@@ -23,20 +23,18 @@ _STEPS = 62
 
 
 @pytest.mark.slow
-class ResumeTest(
-    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
-):
+class ResumeTest(finetuning_case.FinetuningCase):
     @parameterized.parameters(
         ({},),
         ({"keep_best": True, "evaluate_every_steps": 6, "unpad": "on"},),
     )
     def test_resumes_bit_for_bit(self, values):
-        through = self.config(output_dir=self.out("through"), **values)
+        through = self.config(output_dir=self.path("through"), **values)
         if values:
             finetuning_case.run(through)
         else:
             self.copy_finished()
-            os.rename(self.out("output"), through.output_dir)
+            os.rename(self.path("output"), through.output_dir)
         config = self.config(save_checkpoints_steps=7, **values)
         self.interrupt(config, 10)
         if values:
@@ -57,7 +55,7 @@ class ResumeTest(
         self.assert_same_state(through.output_dir, config.output_dir)
         self.assert_same_weights("through/model", "output/model")
         written = finetuning_case.read_json(
-            self.out("through"), "eval_results.json"
+            self.path("through"), "eval_results.json"
         )
         self.assertEqual(results["dev"], written["dev"])
         # Training has finished, so another run must not start a step.
@@ -75,7 +73,7 @@ class ResumeTest(
         ):
             with self.assertRaisesRegex(UserError, message):
                 self.tune(**values)
-        tiny_finetuning.write_rows(self.out("train.csv"), 50, seed=9)
+        tiny_finetuning.write_rows(self.path("train.csv"), 50, seed=9)
         with self.assertRaisesRegex(
             UserError, r"file of the train data was changed .*: \S+train\.csv"
         ):
@@ -149,8 +147,8 @@ class ResumeTest(
 
     def test_paths_and_evaluation_flags_may_change(self):
         results = self.copy_finished()
-        moved = self.out("moved.csv")
-        os.rename(self.out("train.csv"), moved)
+        moved = self.path("moved.csv")
+        os.rename(self.path("train.csv"), moved)
         again = self.config(
             train_file=moved,
             do_predict=True,
@@ -158,7 +156,7 @@ class ResumeTest(
             iterations_per_loop=5,
         )
         self.assertAllClose(finetuning_case.run(again)["dev"], results["dev"])
-        self.assertTrue(os.path.exists(self.out("output/test_results.tsv")))
+        self.assertTrue(os.path.exists(self.path("output/test_results.tsv")))
 
 
 def _start(**flags):

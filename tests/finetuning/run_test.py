@@ -124,18 +124,16 @@ class LearningTest(tf.test.TestCase):
 
 
 @pytest.mark.slow
-class SingleTrialTest(
-    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
-):
+class SingleTrialTest(finetuning_case.FinetuningCase):
     def test_evaluation_without_training_repeats_the_scores(self):
         results = self.copy_finished()
         again = self.tune(do_train=False, pretrained_model_dir=None)
         self.assertAllClose(again["dev"], results["dev"])
-        model = self.out("output/model")
+        model = self.path("output/model")
         elsewhere = self.config(
             do_train=False,
             pretrained_model_dir=model,
-            output_dir=self.out("elsewhere"),
+            output_dir=self.path("elsewhere"),
         )
         self.assertAllClose(
             finetuning_case.run(elsewhere)["dev"], results["dev"]
@@ -144,22 +142,22 @@ class SingleTrialTest(
         with self.assertRaisesRegex(
             UserError, "is not fine-tuned for this task"
         ):
-            self.tune(do_train=False, output_dir=self.out("third"))
+            self.tune(do_train=False, output_dir=self.path("third"))
         with self.assertRaisesRegex(
             UserError,
             "no trained model in .*third",
         ):
             self.tune(
                 do_train=False,
-                output_dir=self.out("third"),
+                output_dir=self.path("third"),
                 pretrained_model_dir=None,
             )
 
     def test_a_held_out_share_is_as_files_of_its_parts(self):
         flags = {"dev_fraction": 0.2, "dev_file": None}
         results = self.tune(**flags)
-        folder = self.out("output/split")
-        with open(self.out("train.csv"), encoding="utf-8") as file:
+        folder = self.path("output/split")
+        with open(self.path("train.csv"), encoding="utf-8") as file:
             header, *rows = file.read().splitlines()
         train, dev = (
             finetuning_case.read_text(folder, f"{x}.csv").splitlines()
@@ -171,7 +169,7 @@ class SingleTrialTest(
             f"{x}_file": os.path.join(folder, f"{x}.csv")
             for x in ("train", "dev")
         }
-        other = self.tune(output_dir=self.out("other"), **files)
+        other = self.tune(output_dir=self.path("other"), **files)
         self.assertEqual(other, results)
         self.assert_same_weights("output/model", "other/model")
         again = self.tune(do_train=False, pretrained_model_dir=None, **flags)
@@ -185,16 +183,16 @@ class SingleTrialTest(
             again = self.tune(do_eval=False, do_predict=True)
         expected = results | again
         self.assertEqual(set(expected), {"dev", "test"})
-        folder = self.out("output")
+        folder = self.path("output")
         written = finetuning_case.read_json(folder, "eval_results.json")
         self.assertEqual(
             written, {"global_step": finetuning_case.NUM_STEPS} | expected
         )
-        task = model_directory.read_model(self.out("output/model")).task
+        task = model_directory.read_model(self.path("output/model")).task
         self.assertEqual(task["results"], expected)
 
     def test_output_dir_must_be_a_folder(self):
-        with open(self.out("output"), "w", encoding="utf-8"):
+        with open(self.path("output"), "w", encoding="utf-8"):
             pass
         with self.assertRaisesRegex(UserError, "--output_dir=.*output is "):
             self.tune()
@@ -212,10 +210,10 @@ class SingleTrialTest(
             "num_train_epochs": "0.5",
             "class_weights": "feline:3,other:0.5",
         }
-        self.tune(output_dir=self.out("whole"), **common)
-        self.tune(output_dir=self.out("parts"), **common, **parts)
-        expected = finetuning_case.state(self.out("whole"))
-        for name, value in finetuning_case.state(self.out("parts")).items():
+        self.tune(output_dir=self.path("whole"), **common)
+        self.tune(output_dir=self.path("parts"), **common, **parts)
+        expected = finetuning_case.state(self.path("whole"))
+        for name, value in finetuning_case.state(self.path("parts")).items():
             self.assertAllClose(
                 value, expected[name], rtol=1e-4, atol=1e-5, msg=name
             )
@@ -233,7 +231,7 @@ class SingleTrialTest(
             num_frozen_layers=1, num_train_epochs="0.5", do_eval=False
         )
         finetuning_case.run(config)
-        after = finetuning_case.weights(self.out("output/model"))
+        after = finetuning_case.weights(self.path("output/model"))
         frozen = ("bert/embeddings/", "bert/encoder/layer_0/")
         for name, value in start.items():
             if name.startswith(frozen):
@@ -255,7 +253,7 @@ class SingleTrialTest(
         )
 
         def change(layer_decay):
-            output_dir = self.out(f"decay_{layer_decay}")
+            output_dir = self.path(f"decay_{layer_decay}")
             self.tune(
                 output_dir=output_dir,
                 layer_decay=layer_decay,
@@ -283,13 +281,11 @@ class SingleTrialTest(
     def test_refuses_too_few_examples_for_a_step(self):
         with self.assertRaisesRegex(UserError, "less than one step"):
             self.tune(train_batch_size="64", num_train_epochs="1")
-        self.assertFalse(os.path.exists(self.out("output/model")))
+        self.assertFalse(os.path.exists(self.path("output/model")))
 
 
 @pytest.mark.slow
-class ModelSelectionTest(
-    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
-):
+class ModelSelectionTest(finetuning_case.FinetuningCase):
     def _scores(self, values):
         """Replaces the accuracies on dev by the given values, in turn."""
         scores = iter(values)
@@ -317,7 +313,7 @@ class ModelSelectionTest(
         )
         (_, best) = seen[-1]
         for name, value in finetuning_case.weights(
-            self.out("output/model")
+            self.path("output/model")
         ).items():
             self.assertAllEqual(value, best[name], name)
         last = finetuning_case.state(config.output_dir)
@@ -356,8 +352,8 @@ class ModelSelectionTest(
             finetuning_case.run(config)
 
     def test_evaluating_each_epoch_changes_no_weight_and_no_loss(self):
-        finetuning_case.copy_finished(self.out("evaluated"))
-        evaluated = os.path.join(self.out("evaluated"), "output")
+        finetuning_case.copy_finished(self.path("evaluated"))
+        evaluated = os.path.join(self.path("evaluated"), "output")
         name = f"model.ckpt-{finetuning_case.NUM_STEPS}.json"
         written = finetuning_case.read_json(evaluated, name)
         # An epoch is 12.5 steps; the end of the run evaluates step 25.
@@ -365,18 +361,14 @@ class ModelSelectionTest(
         self.assertEqual([values["step"] for values in evaluations], [12])
         config = self.config(do_eval=False)
         finetuning_case.run(config)
-        state = finetuning_case.state(config.output_dir)
-        for name, value in finetuning_case.state(evaluated).items():
-            self.assertAllEqual(value, state[name], name)
+        self.assert_same_state(evaluated, config.output_dir)
         self.assertEqual(
             finetuning_case.metrics(evaluated),
             finetuning_case.metrics(config.output_dir),
         )
 
 
-class FlagsTest(
-    finetuning_case.FinetuningCase, parameterized.TestCase, tf.test.TestCase
-):
+class FlagsTest(finetuning_case.FinetuningCase):
     @parameterized.parameters(
         ({"learning_rate": "5e-5,x"}, "--learning_rate must be a number"),
         ({"train_batch_size": "4.5"}, "--train_batch_size must be a whole"),
@@ -413,7 +405,7 @@ class FlagsTest(
     ):
         with self.assertRaisesRegex(UserError, message):
             self.tune(**values)
-        self.assertFalse(os.path.exists(self.out("output")))
+        self.assertFalse(os.path.exists(self.path("output")))
 
 
 if __name__ == "__main__":

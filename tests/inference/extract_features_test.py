@@ -26,8 +26,8 @@ def _read(path):
 class ExtractFeaturesTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.input_file = os.path.join(self.folder, "lines.txt")
-        self.output_file = os.path.join(self.folder, "features.jsonl")
+        self.input_file = self.path("lines.txt")
+        self.output_file = self.path("features.jsonl")
 
     def _run(self, text=None, **options):
         if text is not None:
@@ -39,7 +39,7 @@ class ExtractFeaturesTest(files_case.FolderCase):
         return _read(self.output_file)
 
     def _model_dir(self, **options):
-        return tiny_model.write(os.path.join(self.folder, "model"), **options)
+        return tiny_model.write(self.path("model"), **options)
 
     @parameterized.parameters(1, 3, 32)
     def test_features_equal_the_golden_ones(self, batch_size):
@@ -69,7 +69,7 @@ class ExtractFeaturesTest(files_case.FolderCase):
     @parameterized.parameters("bert_tf", "tf1", "huggingface")
     def test_model_of_any_format_needs_no_other_flags(self, weights_format):
         stored = formats.read(self._model_dir())
-        path = os.path.join(self.folder, weights_format)
+        path = self.path(weights_format)
         os.mkdir(path)
         formats.module_of(weights_format).write_model(path, stored)
         options = {"max_seq_length": 12, "layers": "-1"}
@@ -79,12 +79,12 @@ class ExtractFeaturesTest(files_case.FolderCase):
         self.assertEqual(self._run(init_checkpoint=path, **options), expected)
 
     def test_flags_override_files_next_to_the_checkpoint(self):
-        path = os.path.join(self.folder, "tf1")
+        path = self.path("tf1")
         os.mkdir(path)
         stored = formats.read(self._model_dir())
         formats.module_of("tf1").write_model(path, stored)
         tokens = [t.replace("cat", "Dog") for t in tiny_model.TOKENS]
-        vocab_file = os.path.join(self.folder, "other.txt")
+        vocab_file = self.path("other.txt")
         Vocabulary(tokens).write(vocab_file)
         options = {"max_seq_length": 12, "layers": "-1"}
         with self.assertLogs(level="WARNING") as logs:
@@ -100,7 +100,7 @@ class ExtractFeaturesTest(files_case.FolderCase):
             [entry["token"] for entry in rows[0]["features"]],
             "[CLS] the Dog ##s [SEP]".split(),
         )
-        config_file = os.path.join(self.folder, "exact.json")
+        config_file = self.path("exact.json")
         config = dataclasses.replace(tiny_model.CONFIG, hidden_act="gelu_erf")
         files.write_text(config_file, config.to_json())
         with self.assertRaisesRegex(UserError, "'gelu' there and 'gelu_erf'"):

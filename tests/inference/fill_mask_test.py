@@ -1,6 +1,5 @@
 """Tests for bert_tf.inference.fill_mask and run/fill_mask.py."""
 
-import pathlib
 import shutil
 import tempfile
 
@@ -15,8 +14,7 @@ from bert_tf.errors import UserError
 from bert_tf.inference import fill_mask
 from tests.support import scripts
 from tests.support import tiny_model
-
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests.support.repository import ROOT
 
 
 def _expected(model, tokens, places):
@@ -125,7 +123,7 @@ class FillMaskTest(tf.test.TestCase, parameterized.TestCase):
             "--text=the [MASK]",
             "--top_k=2",
         ]
-        (done,) = scripts.run((command, _ROOT))
+        (done,) = scripts.run((command, ROOT))
         (((first, second),),) = self.filler(["the [MASK]"], top_k=2)
         self.assertEqual(done.status, 0, done.stderr)
         lines = done.stdout.splitlines()

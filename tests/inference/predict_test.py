@@ -23,11 +23,8 @@ from bert_tf.inference.predict import OutputRows
 from bert_tf.io import run_folder
 from bert_tf.tasks import predict as task_prediction
 from bert_tf.tasks.classification.examples import Columns
-from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.examples import Columns as ChoiceColumns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
-from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import files_case
 from tests.support import logical_devices
 from tests.support import predictions
@@ -39,12 +36,8 @@ logical_devices.make()
 _WORDS = ("the", "cat", "dog", "sat", "on", "mats", "東", "dogs.")
 # At this size the random weights predict several labels, not just one.
 _CONFIG = dataclasses.replace(tiny_model.ONE_LAYER, intermediate_size=32)
-_TASK = ClassificationTask(
-    name="custom",
-    max_seq_length=12,
-    labels=("no", "maybe", "yes"),
-    metric_names=("accuracy",),
-    columns=Columns("body", None, ("label",)),
+_TASK = tiny_exports.classification(
+    labels=("no", "maybe", "yes"), columns=Columns("body", None, ("label",))
 )
 
 
@@ -148,12 +141,7 @@ class PredictTest(files_case.FilesCase):
 
     @parameterized.parameters(
         (
-            SquadTask(
-                max_seq_length=12,
-                doc_stride=3,
-                max_query_length=5,
-                version_2_with_negative=True,
-            ),
+            tiny_exports.squad(),
             "questions.json",
             json.dumps({"version": "v2.0", "data": [{"paragraphs": [{
                 "context": "the dog sat on the mat, the cat on dogs .",
@@ -173,9 +161,7 @@ class PredictTest(files_case.FilesCase):
             ["id", "answer", "start", "end", "score", "no_answer_score"],
         ),
         (
-            TaggingTask(
-                name="custom", max_seq_length=12, labels=("O", "B-X", "I-X")
-            ),
+            tiny_exports.tagging(),
             "words.conll",
             "the DT O\ncats NN B-X\n\ndog NN O\n",
             [["the", "cats"], ["dog"]],
@@ -203,9 +189,7 @@ class PredictTest(files_case.FilesCase):
         self.assertEqual(list(received[0]), keys)
 
     def test_chunks_leave_documents_whole(self):
-        task = TaggingTask(
-            name="custom", max_seq_length=12, labels=("O", "B-X", "I-X")
-        )
+        task = tiny_exports.tagging()
         model = tiny_model.write_task(f"{self.folder}/tagger", task)
         sentences = "\n\n".join("\n".join(t.split()) for t in _texts(9))
         path = self.write(

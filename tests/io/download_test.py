@@ -295,8 +295,8 @@ class HostileServerTest(DownloadCase):
 class ArchivesTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.archive = os.path.join(self.folder, "x.archive")
-        self.target = os.path.join(self.folder, "in", "target")
+        self.archive = self.path("x.archive")
+        self.target = self.path("in", "target")
         os.makedirs(self.target)
 
     def _write(self, kind, entries, compression=zipfile.ZIP_STORED):
@@ -329,9 +329,7 @@ class ArchivesTest(files_case.FolderCase):
         with self.assertRaisesRegex(UserError, message):
             archives.unpack(self.archive, self.target)
         self.assertCountEqual(os.listdir(self.folder), ["in", "x.archive"])
-        self.assertEqual(
-            os.listdir(os.path.join(self.folder, "in")), ["target"]
-        )
+        self.assertEqual(os.listdir(self.path("in")), ["target"])
 
     @parameterized.parameters("zip", "tar.gz")
     def test_archive_unpacks_to_its_files(self, kind):

@@ -32,11 +32,11 @@ class ExpandGlobsTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
         for name in ("b.txt", "a.txt", "c.gz"):
-            files.write_text(os.path.join(self.folder, name), name)
-        os.mkdir(os.path.join(self.folder, "d.txt"))
+            files.write_text(self.path(name), name)
+        os.mkdir(self.path("d.txt"))
 
     def _expand(self, *patterns):
-        patterns = ",".join(os.path.join(self.folder, p) for p in patterns)
+        patterns = ",".join(self.path(p) for p in patterns)
         found = files.expand_globs(patterns)
         return [os.path.relpath(path, self.folder) for path in found]
 
@@ -247,7 +247,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
 
 class LeftoversTest(files_case.FolderCase):
     def _make(self, name):
-        path = os.path.join(self.folder, name)
+        path = self.path(name)
         os.mkdir(path)
         files.write_text(os.path.join(path, "weights"), "many")
         return path
@@ -264,7 +264,7 @@ class LeftoversTest(files_case.FolderCase):
         ]
         for name in kept:
             self._make(name)
-        path = os.path.join(self.folder, "model")
+        path = self.path("model")
         with files.atomic_directory(path) as temporary:
             # This process is writing its temporary directory, so it must stay.
             files.clear_temporaries(self.folder, "model")
@@ -274,14 +274,14 @@ class LeftoversTest(files_case.FolderCase):
     def test_files_and_links_are_removed_and_targets_stay(self):
         gone = _ended_process()
         target = self._make("target")
-        link = os.path.join(self.folder, f"a.tmp-{gone}-00000000")
+        link = self.path(f"a.tmp-{gone}-00000000")
         os.symlink(target, link)
         files.write_text(f"{self.folder}/b.tmp-{gone}-00000000", "half")
         files.write_text(f"{self.folder}/c.tmp-{10**30}-00000000", "half")
         files.clear_temporaries(self.folder)
         self.assertEqual(os.listdir(self.folder), ["target"])
         self.assertEqual(os.listdir(target), ["weights"])
-        files.clear_temporaries(os.path.join(self.folder, "missing"))
+        files.clear_temporaries(self.path("missing"))
 
 
 class ExchangeTest(tf.test.TestCase):

@@ -15,6 +15,7 @@ from bert_tf.io import stored_files
 from bert_tf.io.stored_files import FLAG
 from bert_tf.io.stored_files import NUMBER
 from bert_tf.io.stored_files import TEXT
+from tests.support import files_case
 
 _COLUMNS = stored_files.object_of({"text": TEXT}, {"labels": FLAG})
 
@@ -70,14 +71,7 @@ class KindTest(parameterized.TestCase):
             stored_files.check({}, schema, "x.json", ("lower_case",))
 
 
-class FileTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
+class FileTest(files_case.FolderCase):
     def test_only_regular_files_are_opened(self):
         os.mkfifo(self.path("pipe"))
         os.mkdir(self.path("folder"))

@@ -19,6 +19,7 @@ from bert_tf.errors import UserError
 from bert_tf.io import progress
 from bert_tf.io import terminal
 from bert_tf.io import train_log
+from tests.support.repository import ROOT
 
 
 class Stream(io.StringIO):
@@ -32,7 +33,6 @@ class Stream(io.StringIO):
         return self._is_terminal
 
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _PROGRAM = """
 import sys
 from bert_tf.io import terminal
@@ -139,7 +139,7 @@ class ShowLogTest(tf.test.TestCase, parameterized.TestCase):
 class DropNoiseTest(tf.test.TestCase):
     def _run(self, **environment):
         """Returns the standard error of a program that aborts."""
-        kept = os.environ | {"PYTHONPATH": _ROOT}
+        kept = os.environ | {"PYTHONPATH": str(ROOT)}
         kept.pop("TF_CPP_MIN_LOG_LEVEL", None)
         process = subprocess.run(
             [sys.executable, "-c", _PROGRAM],

@@ -1,7 +1,5 @@
 """Tests for bert_tf.pretraining.evaluation."""
 
-import os
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +9,7 @@ from bert_tf.data.input_pipeline import PretrainingInput
 from bert_tf.modeling import bert as bert_model
 from bert_tf.pretraining import evaluation
 from bert_tf.training import output as training_output
+from tests.support import files_case
 from tests.support import logical_devices
 from tests.support import record_files
 from tests.support import step_trainer
@@ -56,10 +55,9 @@ def _set_weights(model):
         variable.assign(rng.normal(size=variable.shape))
 
 
-class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
+class EvaluateTest(files_case.FolderCase):
     def setUp(self):
         super().setUp()
-        self.folder = self.create_tempdir().full_path
         self.examples = [record_files.make_features(n) for n in range(21)]
         path = record_files.write(f"{self.folder}/data", range(21))
         # 21 examples in batches of 8: three rows of the last batch are blank.
@@ -126,7 +124,7 @@ class EvaluateTest(tf.test.TestCase, parameterized.TestCase):
         self.assertAllClose(results, expected, rtol=1e-5)
 
     def test_writes_results_in_the_original_format(self):
-        path = os.path.join(self.folder, "eval_results.txt")
+        path = self.path("eval_results.txt")
         results = {"loss": 1 / 3, "global_step": 20, "masked_lm_loss": 0.25}
         training_output.write_results(path, results)
         with open(path) as file:

@@ -17,8 +17,8 @@ from bert_tf.modeling import bert as bert_model
 from bert_tf.recipes import releases
 from tests.support import made_once
 from tests.support import scripts
+from tests.support.repository import ROOT
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -34,7 +34,7 @@ def _succeed(root, *command_lines):
 def _link_checkout(folder):
     """Links a checkout without data/ and output/ into a folder; returns it."""
     root = pathlib.Path(folder)
-    for entry in _ROOT.iterdir():
+    for entry in ROOT.iterdir():
         if entry.name not in ("data", "output"):
             (root / entry.name).symlink_to(entry)
     return root

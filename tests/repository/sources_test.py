@@ -3,13 +3,12 @@
 import ast
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
 
 from tests.support import repository
+from tests.support import scripts
 from tools import check_prose
 
 
@@ -207,13 +206,7 @@ assert len(tf.config.list_logical_devices("CPU")) == 2
 class ImportTest(tf.test.TestCase):
     @pytest.mark.slow
     def test_imports_do_not_start_the_runtime(self):
-        result = subprocess.run(
-            [sys.executable, "-c", _IMPORT_ALL],
-            cwd=repository.ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        result = scripts.python("-c", _IMPORT_ALL, cwd=repository.ROOT)
         self.assertEqual(result.returncode, 0, result.stderr)
 
 

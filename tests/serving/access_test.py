@@ -41,9 +41,7 @@ def _status_of(port, *headers):
         return connection.getresponse().status
 
 
-class HostsTest(
-    toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase
-):
+class HostsTest(toy_models.ServedCase):
     FLAGS = {"allowed_hosts": "bert.example,[::2]"}
 
     @parameterized.parameters(
@@ -106,7 +104,7 @@ def _basic(text):
     return "Basic " + base64.b64encode(text.encode()).decode()
 
 
-class KeysTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
+class KeysTest(toy_models.ToyCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -283,7 +281,7 @@ def _make_certificate(folder, name, issuer=None):
     )
 
 
-class CertificatesCase(toy_models.ToyCase, tf.test.TestCase):
+class CertificatesCase(toy_models.ToyCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -332,7 +330,7 @@ class CertificatesCase(toy_models.ToyCase, tf.test.TestCase):
             return answer.model_version_status[0].version
 
 
-class TlsTest(CertificatesCase, parameterized.TestCase):
+class TlsTest(CertificatesCase):
     def test_both_ports_answer_with_tls_only(self):
         config = self.serving(**self.own())
         port = config.rest_api_port
@@ -400,7 +398,7 @@ class TlsTest(CertificatesCase, parameterized.TestCase):
         self.assertEqual(self.get(config.rest_api_port)[0], 200)
 
 
-class BadFilesTest(CertificatesCase, parameterized.TestCase):
+class BadFilesTest(CertificatesCase):
     def assert_refused(self, message, **flags):
         with self.assertRaisesRegex(UserError, message):
             access.read_tls(self.config(**flags))

@@ -52,7 +52,7 @@ def _request(num_rows):
     return toy_models.predict_request("slow", steps=steps)
 
 
-class GoneTest(toy_models.ToyCase, tf.test.TestCase):
+class GoneTest(toy_models.ToyCase):
     """A request ends when its client leaves."""
 
     def serve(self, **flags):
@@ -120,7 +120,7 @@ class GoneTest(toy_models.ToyCase, tf.test.TestCase):
         self.assert_ends("CANCELLED")
 
 
-class HeldTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
+class HeldTest(toy_models.ToyCase):
     """Calls with incomplete messages, and responses that are not read."""
 
     def connect(self, config):
@@ -292,7 +292,7 @@ _HALF_BODY = (
 )
 
 
-class ConnectionsTest(toy_models.ToyCase, tf.test.TestCase):
+class ConnectionsTest(toy_models.ToyCase):
     def _answered(self, stack, config):
         """Returns a connection that the server has accepted and answered."""
         connection = stack.enter_context(_connected(config))
@@ -360,9 +360,7 @@ class ConnectionsTest(toy_models.ToyCase, tf.test.TestCase):
                 self.assertIn(b"--max_connections", answer)
 
 
-class RequestsTest(
-    toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase
-):
+class RequestsTest(toy_models.ServedCase):
     FLAGS = {"max_header_bytes": 1000, "max_url_bytes": 500}
 
     @parameterized.parameters(
@@ -416,7 +414,7 @@ class RequestsTest(
             self.assertIn(b"HTTP/1.1 429", _read_to_end(connection))
 
 
-class ServerLimitsTest(toy_models.ToyCase, tf.test.TestCase):
+class ServerLimitsTest(toy_models.ToyCase):
     def test_refuses_large_metadata(self):
         _, config = self.enterContext(self.serving(max_header_bytes=20_000))
         channel = self.enterContext(toy_models.connect(config))

@@ -8,7 +8,6 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import get_model_metadata_pb2
 from tensorflow_serving.apis import get_model_status_pb2
@@ -33,14 +32,7 @@ _CLASSIFY = "tensorflow/serving/classify"
 _REGRESS = "tensorflow/serving/regress"
 
 
-def _proto(dtype, *sizes, **values):
-    proto = tensor_pb2.TensorProto(dtype=dtype, **values)
-    for size in sizes:
-        proto.tensor_shape.dim.add(size=size)
-    return proto
-
-
-class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
+class GrpcTest(toy_models.ServedCase):
     FLAGS = {"allow_reload": True, "max_grpc_message_bytes": 16 << 20}
 
     @classmethod
@@ -69,9 +61,7 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         self.assert_grpc_refuses(code, text, self.stub.Predict, request)
 
     def examples(self, *values):
-        examples = [tf.train.Example() for _ in values]
-        for example, value in zip(examples, values, strict=True):
-            example.features.feature["x"].float_list.value.append(value)
+        examples = [_example(x=value) for value in values]
         return {"example_list": {"examples": examples}}
 
     def test_predict_answers_in_typed_fields(self):
@@ -93,12 +83,12 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
     def test_reads_tensors_in_all_their_forms(self):
         content = tf.make_tensor_proto(np.array([1.0, 4.0], np.float32))
         self.assertTrue(content.tensor_content)
-        typed = _proto(1, 2, float_val=[1, 4])
+        typed = toy_models.tensor_proto(1, 2, float_val=[1, 4])
         for proto in (content, typed):
             values = self.predict("log", x=proto)["y"].float_val
             self.assertAllClose(values, [0, 10 * np.log(4)])
         # Missing values repeat the last one, so one string fills three.
-        repeated = _proto(7, 3, string_val=[b"\xff"])
+        repeated = toy_models.tensor_proto(7, 3, string_val=[b"\xff"])
         values = self.predict("echo", text=repeated)["text"].string_val
         self.assertEqual(values, [b"\xff"] * 3)
 
@@ -121,19 +111,19 @@ class GrpcTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
         self.assert_predict_fails(code, message, signature, **inputs)
 
     def test_refuses_invalid_tensors(self):
-        unknown = _proto(1)
+        unknown = toy_models.tensor_proto(1)
         unknown.tensor_shape.unknown_rank = True
         for proto in (
             unknown,
-            _proto(1, -1),
-            _proto(1, 1, tensor_content=b"123"),
-            _proto(7, 1, string_val=[b"a", b"b"]),
-            _proto(0),
-            _proto(999),
+            toy_models.tensor_proto(1, -1),
+            toy_models.tensor_proto(1, 1, tensor_content=b"123"),
+            toy_models.tensor_proto(7, 1, string_val=[b"a", b"b"]),
+            toy_models.tensor_proto(0),
+            toy_models.tensor_proto(999),
         ):
             text = "tensor parsing error: x"
             self.assert_predict_fails("INVALID_ARGUMENT", text, "log", x=proto)
-        huge = _proto(1, 1 << 40, float_val=[0])
+        huge = toy_models.tensor_proto(1, 1 << 40, float_val=[0])
         flag = "--max_request_rows"
         self.assert_predict_fails("RESOURCE_EXHAUSTED", flag, "log", x=huge)
 
@@ -402,9 +392,6 @@ class JsonTest(tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(written, expected)
 
 
-_REGRESS_METHOD = "tensorflow/serving/regress"
-
-
 def _predict_log(text):
     log = prediction_log_pb2.PredictionLog()
     request = log.predict_log.request
@@ -416,10 +403,9 @@ def _predict_log(text):
 def _with_examples(kind, signature):
     log = prediction_log_pb2.PredictionLog()
     request = getattr(log, kind).request
-    example = request.input.example_list.examples.add()
-    example.features.feature["x"].float_list.value.append(1)
+    request.input.example_list.examples.append(_example(x=1))
     if kind == "multi_inference_log":
-        task = request.tasks.add(method_name=_REGRESS_METHOD)
+        task = request.tasks.add(method_name=_REGRESS)
         task.model_spec.signature_name = signature
     else:
         request.model_spec.signature_name = signature

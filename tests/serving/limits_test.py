@@ -22,10 +22,8 @@ import psutil
 import pytest
 import tensorflow as tf
 from absl.testing import parameterized
-from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import classification_pb2
 from tensorflow_serving.apis import predict_pb2
-from tensorflow_serving.apis import prediction_service_pb2_grpc
 
 from bert_tf.flags.serve import ServeLimits
 from bert_tf.serving import bodies
@@ -49,9 +47,7 @@ def _echo(*texts, more=b""):
     return json.dumps(document).encode()[:-1] + more + b"}"
 
 
-class LimitsTest(
-    toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase
-):
+class LimitsTest(toy_models.ServedCase):
     FLAGS = {
         "max_request_rows": 100,
         "max_request_bytes": 200_000,
@@ -141,12 +137,7 @@ class LimitsTest(
         )
 
     def test_tensor_protos_above_limits_are_refused(self):
-        def proto(dtype, *sizes, **values):
-            tensor = tensor_pb2.TensorProto(dtype=dtype, **values)
-            for size in sizes:
-                tensor.tensor_shape.dim.add(size=size)
-            return tensor
-
+        proto = toy_models.tensor_proto
         text = [b"a" * 100]
         for flag, signature, inputs in (
             ("max_request_rows", "echo", {"text": proto(7, 101)}),
@@ -284,16 +275,10 @@ class RowsTest(tf.test.TestCase, parameterized.TestCase):
 
 class ExampleRowsTest(tf.test.TestCase):
     def test_shorter_lists_count_like_the_longest(self):
-        def example(num_choices):
-            values = {"text": [b"a"], "choices": [b""] * num_choices}
-            feature = {
-                name: tf.train.Feature(bytes_list=tf.train.BytesList(value=x))
-                for name, x in values.items()
-            }
-            features = tf.train.Features(feature=feature)
-            return tf.train.Example(features=features).SerializeToString()
-
-        examples = np.array([example(2), example(500), b"\xff"], object)
+        examples = [
+            _example(text="a", choices=[""] * count) for count in (2, 500)
+        ]
+        examples = np.array([*examples, b"\xff"], object)
         for rows, expected in ((examples, 500), (examples[:1], 2), ([], 1)):
             longest, read = services.read_examples(
                 np.array(rows, object), ServeLimits()
@@ -388,7 +373,7 @@ class OutputsTest(tf.test.TestCase):
         made.assert_called_once()
 
 
-class RefusedDataTest(toy_models.ToyCase, tf.test.TestCase):
+class RefusedDataTest(toy_models.ToyCase):
     def test_data_of_refused_requests_is_freed_at_once(self):
         _, config = self.enterContext(self.serving(port=0, max_request_rows=10))
         gc.collect()
@@ -410,9 +395,7 @@ class RefusedDataTest(toy_models.ToyCase, tf.test.TestCase):
         self.assertEmpty(kept)
 
 
-class ResponseTest(
-    toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase
-):
+class ResponseTest(toy_models.ServedCase):
     FLAGS = {"max_response_bytes": 20_000}
 
     # The first case is one batch, the second one is split into pieces.
@@ -472,7 +455,7 @@ class LongRowsTest(tf.test.TestCase, parameterized.TestCase):
 
     def stub(self):
         channel = self.enterContext(grpc.insecure_channel(self.channel))
-        return prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        return toy_models.prediction_stub(channel)
 
     def assert_limit(self, flag, signature, largest, too_large):
         for inputs, is_refused in ((largest, False), (too_large, True)):

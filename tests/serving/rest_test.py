@@ -18,7 +18,7 @@ _MODEL = "/v1/models/toy"
 _PREDICT = toy_models.PREDICT
 
 
-class RestTest(toy_models.ServedCase, tf.test.TestCase, parameterized.TestCase):
+class RestTest(toy_models.ServedCase):
     @classmethod
     def flags(cls):
         folder = f"{cls.folder}/models"

@@ -24,7 +24,7 @@ from tests.support import scripts
 from tests.support import toy_models
 
 
-class ServerTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
+class ServerTest(toy_models.ToyCase):
     @parameterized.parameters("port", "rest_api_port")
     def test_refuses_a_port_that_is_taken(self, flag):
         flags = dict(zip(("port", "rest_api_port"), ports.free(2), strict=True))
@@ -122,7 +122,7 @@ class ServerTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(statuses - {200, "OK"}, refused)
 
 
-class RemoteTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
+class RemoteTest(toy_models.ToyCase):
     """Versions on a file system that TensorFlow reads, such as gs://."""
 
     def _copy(self, folder, number):
@@ -161,7 +161,7 @@ class RemoteTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
             self.enterContext(toy_models.serving("ram://bucket/own/1"))
 
 
-class VertexTest(toy_models.ToyCase, tf.test.TestCase, parameterized.TestCase):
+class VertexTest(toy_models.ToyCase):
     """Environment variables of Vertex AI's containers."""
 
     def setUp(self):
@@ -317,12 +317,12 @@ print(json.dumps([packed, "tensorflow" in sys.modules]))
 class PrecisionTest(files_case.FolderCase):
     def write(self, name, version, card):
         """Writes the model card of a version; returns the model's folder."""
-        extras = os.path.join(self.folder, name, str(version), "assets.extra")
+        extras = self.path(name, str(version), "assets.extra")
         os.makedirs(extras)
         if card is not None:
             path = os.path.join(extras, "model_card.json")
             pathlib.Path(path).write_text(card, encoding="utf-8")
-        return os.path.join(self.folder, name)
+        return self.path(name)
 
     def mark(self, name, version, marked):
         card = {"export": {"precision": marked}}
@@ -350,7 +350,7 @@ class PrecisionTest(files_case.FolderCase):
         older = self.mark("older", 9, "bfloat16")
         self.mark("older", 10, "float32")
         unmarked = self.write("unmarked", 1, None)
-        empty = os.path.join(self.folder, "empty")
+        empty = self.path("empty")
         os.makedirs(empty)
 
         def models(*paths, policy=""):

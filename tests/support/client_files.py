@@ -1,12 +1,10 @@
 """Files for clients on phones and in browsers, and programs that run them."""
 
-import atexit
 import functools
 import json
 import os
 import pathlib
 import re
-import shutil
 import tempfile
 
 import tensorflow as tf
@@ -18,6 +16,7 @@ from bert_tf.config import ORIGINAL
 from bert_tf.text import packing
 from tests.support import client_models
 from tests.support import environments
+from tests.support import tiny_builds
 from tests.support.client_models import ASCII_TEXTS
 from tests.support.client_models import OTHER_TEXTS
 
@@ -28,6 +27,8 @@ OLD_MEDIAPIPE = ("mediapipe==0.10.21",)
 TASK_LIBRARY = ("tflite-support==0.4.4", "libusb-package==1.0.30.0")
 OLD_RUNTIME = ("tflite-runtime==2.14.0", "numpy==1.26.4")
 TOLERANCE = 1e-5
+
+folder = tiny_builds.folder
 
 # The normalizations of the models, and the flags of the export.
 FIXED = {"batch_size": 1, "max_seq_length": client_models.LENGTH}
@@ -46,13 +47,6 @@ TOLERANCES = {"float16": 5e-3, "int8": 0.05, "old int8": 0.05}
 # Old runtimes cannot read files for newer ones, so OLD_CASES is shorter.
 NEW_CASES = ("fixed", "free", "original", "float16", "int8", "old int8")
 OLD_CASES = ("fixed", "free", "original", "float16", "old int8")
-
-
-@functools.cache
-def folder():
-    path = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, path)
-    return path
 
 
 @functools.cache

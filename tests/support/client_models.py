@@ -1,18 +1,16 @@
 """Models whose answers reveal how a client tokenized a text."""
 
+import dataclasses
 import os
 
 import numpy as np
 
-from bert_tf.checkpoints import model_directory
 from bert_tf.config import ASCII_LOWER
 from bert_tf.config import ORIGINAL
-from bert_tf.config import BertConfig
 from bert_tf.export.tflite import build as builds
 from bert_tf.export.tflite import run as tflite_export
 from bert_tf.flags.export import TfliteConfig
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_exports
@@ -35,14 +33,12 @@ VOCABULARY = Vocabulary(
         *_ALONE,
     ]
 )
-CONFIG = BertConfig(
+CONFIG = dataclasses.replace(
+    tiny_model.CONFIG,
     vocab_size=len(VOCABULARY),
     hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=2,
     intermediate_size=48,
     max_position_embeddings=QA_LENGTH,
-    type_vocab_size=2,
 )
 ASCII_TEXTS = (
     "",
@@ -95,32 +91,23 @@ def classification():
 
 
 def squad():
-    return SquadTask(
-        max_seq_length=QA_LENGTH,
-        doc_stride=128,
-        max_query_length=64,
-        n_best_size=20,
-        max_answer_length=32,
-    )
+    """Returns the task of the model that answers questions."""
+    return SquadTask(max_seq_length=QA_LENGTH, max_answer_length=32)
 
 
 def write(path, task, normalization=ORIGINAL, lower_case=True):
     """Writes a model directory with random weights; returns its path."""
     model = tiny_model.TASK_MODELS[task.kind](CONFIG, **task.model_arguments())
     weights = tiny_model.random_weights(model, 0.3, seed=5)
-    tokenizer = BertTokenizer(
-        VOCABULARY, lower_case, normalization=normalization
-    )
-    model_directory.write(
+    return tiny_model.write_weights(
         path,
         CONFIG,
         weights,
-        VOCABULARY,
-        tokenizer.settings(),
         {"kind": task.kind} | task.to_json(),
-        "# For clients\n",
+        VOCABULARY,
+        lower_case=lower_case,
+        normalization=normalization,
     )
-    return path
 
 
 def write_both(folder, task):

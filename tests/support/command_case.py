@@ -39,7 +39,7 @@ class CommandCase(files_case.FilesCase):
 
     def predict(self, path):
         """Returns the predictions of the output's model for a file."""
-        name = str(self.folder / "predictions.jsonl")
+        name = self.path("predictions.jsonl")
         predict.run(
             PredictConfig(
                 model_dir=str(self.output / "model"),

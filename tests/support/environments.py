@@ -4,15 +4,14 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
 
 from tests.support import made_once
+from tests.support.repository import ROOT
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-_CACHE = _ROOT / ".cache" / "environments"
+_CACHE = ROOT / ".cache" / "environments"
 # uv takes a tenth of pip's time but ignores pip's variables.
 _UV = (sys.executable, "-m", "uv", "--quiet")
 _INDEX = {
@@ -75,8 +74,8 @@ def make(name: str, *pip_arguments: str, python: str = sys.executable) -> str:
     for argument in pip_arguments:
         if argument.startswith("."):  # The project itself.
             argument = "pyproject.toml"
-        if (_ROOT / argument).is_file():
-            key.update((_ROOT / argument).read_bytes())
+        if (ROOT / argument).is_file():
+            key.update((ROOT / argument).read_bytes())
     folder = _CACHE / f"{name}-{key.hexdigest()[:12]}"
     made = str(folder / "bin" / "python")
     _CACHE.mkdir(parents=True, exist_ok=True)
@@ -99,7 +98,7 @@ def install(python: str, *pip_arguments: str) -> None:
     """Installs packages into an environment, as `uv pip install` does."""
     run(
         *(*_UV, "pip", "install", f"--python={python}", *pip_arguments),
-        cwd=_ROOT,
+        cwd=ROOT,
         env=clean_environment() | _INDEX,
     )
 

@@ -8,18 +8,14 @@ from bert_tf.export import savedmodel
 from bert_tf.export.verify import run as verification
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.modeling.task_models import BertForTagging
-from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import made_once
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
 MAX_SEQ_LENGTH = tiny_exports.MAX_SEQ_LENGTH
 _SQUAD = tiny_exports.squad()
-_TAGGING = TaggingTask(
-    name="tagging",
-    labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "X"),
-    max_seq_length=MAX_SEQ_LENGTH,
-    files={},
+_TAGGING = tiny_exports.tagging(
+    labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "X")
 )
 # The task or kind of the model, and the flags of its export.
 _HEADS = {

@@ -11,6 +11,7 @@ from bert_tf.commands import finetune_classifier
 from bert_tf.finetuning import run as finetuning
 from bert_tf.finetuning.evaluate import Evaluator
 from bert_tf.training.step import TrainingStep
+from tests.support import files_case
 from tests.support import killed_process
 from tests.support import made_once
 from tests.support import tiny_finetuning
@@ -97,12 +98,8 @@ def die_evaluating():
     return mock.patch.object(Evaluator, "evaluate", side_effect=Interrupted)
 
 
-class FinetuningCase:
-    """Mixin for fine-tuning test cases: a folder and short configurations."""
-
-    def setUp(self):
-        super().setUp()
-        self.folder = self.create_tempdir().full_path
+class FinetuningCase(files_case.FolderCase):
+    """A base of fine-tuning test cases: short configurations and their runs."""
 
     def config(self, **values):
         return tiny_finetuning.config(self.folder, **values)
@@ -116,7 +113,7 @@ class FinetuningCase:
 
     def read_text(self, name):
         """Returns the text of a file in the output directory."""
-        return read_text(self.out("output"), name)
+        return read_text(self.path("output"), name)
 
     def read_json(self, name):
         return json.loads(self.read_text(name))
@@ -131,9 +128,6 @@ class FinetuningCase:
 
     def assert_same_weights(self, one, other):
         """Compares two model directories in the folder."""
-        expected = weights(self.out(one))
-        for name, value in weights(self.out(other)).items():
+        expected = weights(self.path(one))
+        for name, value in weights(self.path(other)).items():
             self.assertAllEqual(value, expected[name], name)
-
-    def out(self, name):
-        return os.path.join(self.folder, name)

@@ -5,6 +5,8 @@ import os
 import pathlib
 
 import safetensors.numpy
+import tensorflow as tf
+from absl.testing import parameterized
 
 from bert_tf.checkpoints.huggingface import model as huggingface
 from bert_tf.errors import UserError
@@ -146,7 +148,7 @@ def make_tokenizer_json(tokens=TOKENS, added=(), **normalizer):
     }
 
 
-class DirectoryCase:
+class DirectoryCase(tf.test.TestCase, parameterized.TestCase):
     """A test case with a valid directory, which tests then damage."""
 
     def setUp(self):

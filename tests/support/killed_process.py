@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from bert_tf.checkpoints.tf1 import checkpoint as tf1_checkpoint
 from bert_tf.training import metrics as training_metrics
+from tests.support.repository import ROOT
 
 TIMEOUT_SECONDS = 300
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _SPEED = ("examples_per_second", "tokens_per_second")
 
 
@@ -22,8 +22,8 @@ def start(command_line):
     """Starts a script, given its path and flags, in the repository."""
     return subprocess.Popen(
         [sys.executable, *command_line],
-        cwd=_ROOT,
-        env=os.environ | {"PYTHONPATH": _ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"},
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -10,8 +10,8 @@ import time
 import urllib.request
 
 from tests.support import ports
+from tests.support.repository import ROOT
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
 _TIMEOUT_SECONDS = 300
 
 
@@ -41,7 +41,7 @@ def serve(folder, models):
                 f"--port={grpc_port}",
                 f"--rest_api_port={rest_port}",
             ],
-            cwd=_ROOT,
+            cwd=ROOT,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},

@@ -7,8 +7,7 @@ import sys
 import tempfile
 
 from tests.support import forked_process
-
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+from tests.support.repository import ROOT
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +29,7 @@ def python(*words, variables=(), **options):
     """Runs Python with this library, unforked; returns the ended process."""
     return subprocess.run(
         [sys.executable, *words],
-        env=os.environ | {"PYTHONPATH": _ROOT} | dict(variables),
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | dict(variables),
         capture_output=True,
         text=True,
         **options,
@@ -62,7 +61,7 @@ def run(*command_lines: tuple[list[str], str]) -> list[Ended]:
 
 
 def _run(words, folder):
-    environment = {"PYTHONPATH": _ROOT, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    environment = {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
         process = forked_process.ForkedProcess(
             words, os.environ | environment, out, error, str(folder)

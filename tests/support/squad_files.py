@@ -1,5 +1,7 @@
 """Small files in SQuAD's layout."""
 
+import numpy as np
+
 from bert_tf.io import files
 
 
@@ -27,3 +29,11 @@ def write(path, data):
     """Writes a data set; returns the path."""
     files.write_json(str(path), {"version": "x", "data": data})
     return str(path)
+
+
+def logits_at(length, **values):
+    """Returns logits of -9, except at the named positions: _3=2.5."""
+    logits = np.full([length], -9.0, np.float32)
+    for place, value in values.items():
+        logits[int(place[1:])] = value
+    return logits

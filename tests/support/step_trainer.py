@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.config import BertConfig
 from bert_tf.distribute import batches as batches_lib
 from bert_tf.distribute.batches import StepPlan
 from bert_tf.modeling import bert as bert_model
@@ -16,17 +15,9 @@ from bert_tf.training.losses import PretrainingObjective
 from bert_tf.training.step import TrainingStep
 from bert_tf.training.xla import Compilation
 from tests.support import record_files
+from tests.support import tiny_pretraining
 
-CONFIG = BertConfig(
-    vocab_size=64,
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=8,
-    type_vocab_size=2,
-    initializer_range=0.3,
-)
+CONFIG = dataclasses.replace(tiny_pretraining.CONFIG, max_position_embeddings=8)
 
 
 def examples(count):

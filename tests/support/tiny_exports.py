@@ -83,13 +83,16 @@ def squad():
     )
 
 
-def tagging():
+def tagging(**values):
     """Returns the task of a tagger."""
     return TaggingTask(
-        name="tagging",
-        labels=("O", "B-x", "I-x", "B-long-name"),
-        max_seq_length=MAX_SEQ_LENGTH,
-        files={},
+        **{
+            "name": "tagging",
+            "labels": ("O", "B-x", "I-x", "B-long-name"),
+            "max_seq_length": MAX_SEQ_LENGTH,
+            "files": {},
+        }
+        | values
     )
 
 

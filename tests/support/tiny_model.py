@@ -75,6 +75,11 @@ def _shapes(model_class, config, **arguments):
     return _known_shapes[key]
 
 
+def tokenizer(**settings):
+    """Returns a tokenizer with the models' vocabulary."""
+    return BertTokenizer(_VOCABULARY, **settings)
+
+
 def write(path, with_vocabulary=True, kind="pretraining", config=CONFIG):
     """Writes the directory of a pretraining model or encoder; returns it."""
     vocabulary = _VOCABULARY if with_vocabulary else None
@@ -105,9 +110,11 @@ def write_initialized(path, factor=1, **task):
     return write_weights(path, ONE_LAYER, weights, task)
 
 
-def write_weights(path, config, weights, task, vocabulary=_VOCABULARY):
-    """Writes a model directory; returns it."""
-    settings = vocabulary and BertTokenizer(vocabulary).settings()
+def write_weights(
+    path, config, weights, task, vocabulary=_VOCABULARY, **settings
+):
+    """Writes a model directory; returns it. Settings are the tokenizer's."""
+    settings = vocabulary and BertTokenizer(vocabulary, **settings).settings()
     model_directory.write(
         path, config, weights, vocabulary, settings, task, "# Tiny\n"
     )

@@ -10,6 +10,7 @@ import time
 
 import grpc
 import tensorflow as tf
+from absl.testing import parameterized
 from tensorflow.core.framework import tensor_pb2
 from tensorflow_serving.apis import model_service_pb2_grpc
 from tensorflow_serving.apis import predict_pb2
@@ -152,6 +153,14 @@ def refresh(manager):
         manager._check(model)
 
 
+def tensor_proto(dtype, *sizes, **values):
+    """Returns a tensor of these sizes, whose values may be too few."""
+    proto = tensor_pb2.TensorProto(dtype=dtype, **values)
+    for size in sizes:
+        proto.tensor_shape.dim.add(size=size)
+    return proto
+
+
 def predict_request(signature="echo", **inputs):
     """Returns a request to the toy; inputs are values or protos."""
     request = predict_pb2.PredictRequest()
@@ -164,8 +173,8 @@ def predict_request(signature="echo", **inputs):
     return request
 
 
-class ToyCase:
-    """Mixin of test cases that serve the toy."""
+class ToyCase(tf.test.TestCase, parameterized.TestCase):
+    """A base of test cases that serve the toy."""
 
     @classmethod
     def setUpClass(cls):
@@ -178,7 +187,7 @@ class ToyCase:
 
 
 class ServedCase(ToyCase):
-    """Mixin of test cases with one server of the toy, started with `flags`."""
+    """A base of test cases with a server of the toy, started with `flags`."""
 
     FLAGS = {}
 

@@ -9,10 +9,9 @@ import time
 
 from tests.support import forked_process
 from tests.support import ports
+from tests.support.repository import ROOT
 
 TIMEOUT_SECONDS = 300
-
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 
 
 def free_hosts(count):
@@ -39,7 +38,7 @@ class Worker:
             arguments,
             environment
             | {
-                "PYTHONPATH": _ROOT,
+                "PYTHONPATH": str(ROOT),
                 "TF_CPP_MIN_LOG_LEVEL": "2",
                 "CUDA_VISIBLE_DEVICES": "-1",
             },

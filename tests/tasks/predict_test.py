@@ -14,9 +14,9 @@ from bert_tf.modeling import inference
 from bert_tf.modeling.bert import named_variables
 from bert_tf.modeling.task_models import BertForClassification
 from bert_tf.tasks import predict as task_prediction
-from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.squad.task import SquadTask
 from tests.support import logical_devices
+from tests.support import tiny_exports
 from tests.support import tiny_layers
 from tests.support import tiny_model
 
@@ -220,19 +220,9 @@ class OutputComputerTest(tf.test.TestCase, parameterized.TestCase):
 _TEXTS = ("The cat sat.", "dog", "on the mat, the dogs", "cats sat on dogs .")
 
 
-def _task(**values):
-    return ClassificationTask(
-        name="custom",
-        max_seq_length=10,
-        labels=("no", "maybe", "yes"),
-        metric_names=("accuracy",),
-        **values,
-    )
-
-
 class PredictorTest(tf.test.TestCase):
     def test_progress_counts_examples_not_windows(self):
-        task = _task(doc_stride=2)
+        task = tiny_exports.classification(max_seq_length=10, doc_stride=2)
         path = tiny_model.write_task(self.create_tempdir().full_path, task)
         predictor = task_prediction.Predictor(
             load.load_model(path), task, load.load_tokenizer(path), 2

@@ -1,6 +1,5 @@
 """Tests for bert_tf.text.normalizer and the tables it reads."""
 
-import pathlib
 import unicodedata
 import unittest
 
@@ -11,10 +10,10 @@ from absl.testing import parameterized
 
 from bert_tf.config import ASCII_LOWER
 from bert_tf.text import normalizer
+from tests.support.repository import ROOT
 from tools import build_normalizer_tables
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-_TABLES = _ROOT / "bert_tf" / "text" / "tables"
+_TABLES = ROOT / "bert_tf" / "text" / "tables"
 _IS_UNICODE_14 = unicodedata.unidata_version == "14.0.0"
 
 

@@ -65,7 +65,7 @@ class CheckpointStoreTest(files_case.FolderCase):
         )
         self.assertEqual(
             tf.train.latest_checkpoint(self.folder),
-            os.path.join(self.folder, "model.ckpt-100"),
+            self.path("model.ckpt-100"),
         )
 
     @parameterized.parameters(
@@ -90,7 +90,7 @@ class CheckpointStoreTest(files_case.FolderCase):
 
     def test_empty_or_missing_folder_restores_nothing(self):
         self.assertIsNone(self.store.restore_latest())
-        missing = CheckpointStore(os.path.join(self.folder, "missing"))
+        missing = CheckpointStore(self.path("missing"))
         self.assertIsNone(missing.restore_latest())
         # Another process may remove the folder between two calls.
         with mock.patch.object(tf.io.gfile, "isdir", return_value=True):
@@ -107,7 +107,7 @@ class CheckpointStoreTest(files_case.FolderCase):
         self.assertEqual(self.store.restore_latest().step, 3)
 
     def test_restores_a_checkpoint_of_the_original(self):
-        prefix = os.path.join(self.folder, "model.ckpt-7")
+        prefix = self.path("model.ckpt-7")
         tf1_checkpoint.write(prefix, _tensors(7))
         self.assertIsNone(self.store.restore_latest())
         tf.compat.v1.train.update_checkpoint_state(self.folder, prefix)

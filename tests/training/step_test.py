@@ -16,7 +16,6 @@ from bert_tf.io import files
 from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling.task_models import BertForClassification
 from bert_tf.modeling.task_models import BertForEmbeddings
-from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.embeddings.task import PairsTask
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import state as training_state
@@ -29,6 +28,7 @@ from bert_tf.training.xla import Compilation
 from tests.support import golden_training
 from tests.support import logical_devices
 from tests.support import step_trainer
+from tests.support import tiny_exports
 from tests.support.shared_data import golden
 from tests.support.step_trainer import StepTrainer
 
@@ -255,11 +255,8 @@ class FinetuningTrajectoryTest(tf.test.TestCase, parameterized.TestCase):
         path = golden("finetuning")
         case = files.read_json(f"{path}/cases.json")[name]
         stored = np.load(f"{path}/{name}.npz")
-        task = ClassificationTask(
-            name="custom",
-            labels=tuple(map(str, range(case["num_labels"]))),
-            metric_names=("accuracy",),
-            max_seq_length=16,
+        task = tiny_exports.classification(
+            labels=tuple(map(str, range(case["num_labels"]))), max_seq_length=16
         )
         model = BertForClassification(
             files.read_bert_config(f"{path}/bert_config.json"),

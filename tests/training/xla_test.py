@@ -17,13 +17,9 @@ from bert_tf.distribute.batches import StepPlan
 from bert_tf.errors import UserError
 from bert_tf.finetuning.trial import FinetuneInput
 from bert_tf.modeling import bert as bert_model
-from bert_tf.tasks.classification.task import ClassificationTask
 from bert_tf.tasks.multiple_choice.examples import Columns
 from bert_tf.tasks.multiple_choice.task import MultipleChoiceTask
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.tasks.tagging.task import TaggingTask
-from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
 from bert_tf.training import losses
 from bert_tf.training import optimizer as optimizers
 from bert_tf.training import xla
@@ -33,6 +29,7 @@ from bert_tf.training.step import TrainingStep
 from bert_tf.training.xla import Compilation
 from bert_tf.training.xla import compiled_functions
 from tests.support import logical_devices
+from tests.support import tiny_exports
 from tests.support import tiny_model
 from tests.support.step_trainer import StepTrainer
 
@@ -55,21 +52,14 @@ def _relabel(examples, **columns):
 
 
 def _texts():
-    task = ClassificationTask(
-        name="custom",
-        labels=("a", "b"),
-        metric_names=("accuracy",),
-        max_seq_length=12,
-    )
+    task = tiny_exports.classification(labels=("a", "b"))
     texts = ("cat", "the dog", "the cat sat on the mat . the cat", "mat")
     examples = [task.example_from_row(text) for text in texts]
     return task, _relabel(examples, label="abba")
 
 
 def _words(**values):
-    task = TaggingTask(
-        name="custom", labels=("O", "B-X"), max_seq_length=12, **values
-    )
+    task = tiny_exports.tagging(labels=("O", "B-X"), **values)
     rows = [("cat", "mats"), ("dog",), ("the",) * 7, ("sat", "on")]
     tags = [("O", "B-X"), ("O",), ("B-X",) * 7, ("O", "B-X")]
     return task, _relabel(
@@ -127,7 +117,7 @@ class TaskTrainer:
 
     def __init__(self, name, xla_flag="auto", kind="CPU"):
         task, examples = TASKS[name]()
-        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        tokenizer = tiny_model.tokenizer()
         features = task.featurize(examples, tokenizer, True)
         strategy = tf.distribute.OneDeviceStrategy("CPU:0")
         source = FinetuneInput(

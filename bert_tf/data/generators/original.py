@@ -10,6 +10,7 @@ The original stores tokens. This module stores their ids, which gives equal
 records, because no token occurs twice in a vocabulary.
 """
 
+import collections
 import contextlib
 import dataclasses
 import itertools
@@ -118,7 +119,7 @@ def read_documents(
 ) -> list[Document]:
     """Returns the documents as ids, without empty sentences and documents."""
     total = corpus.count_bytes(input_files)
-    documents: list[Document] = []
+    documents: dict[int, Document] = collections.defaultdict(list)
     with progress.bar(total, "tokenizing", "B") as bar:
         for lines, numbers in streaming_generator.read_batches(
             config,
@@ -128,14 +129,11 @@ def read_documents(
         ):
             ids = tokenizer.tokenize(lines).to_list()
             for number, sentence in zip(numbers, ids, strict=True):
-                while len(documents) <= number:
-                    documents.append([])
                 if sentence:
                     documents[number].append(sentence)
-    documents = [document for document in documents if document]
     if not documents:
         raise corpus.empty_corpus_error(input_files, unit="token")
-    return documents
+    return list(documents.values())
 
 
 def create_instances(

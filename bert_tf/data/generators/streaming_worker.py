@@ -138,26 +138,18 @@ def make_part(plan: PartsPlan, part: int) -> Iterator[tuple[dict, int]]:
     """Yields batches of `make_records`, and the number of truncated rows."""
     seed = plan.config.random_seed
     store = TokenStore.open(plan.store_folder, len(plan.starts_word))
+    size = store.num_passes * plan.config.dupe_factor
+    first, stop = (size * i // plan.num_parts for i in (part, part + 1))
+    # Each pass covers one span.
+    spans = permuted(np.arange(first, stop), size, seed) % store.num_passes
     instances = InstancePlanner(store, plan.config).plan(
-        _passes(plan, part, store.num_passes),
-        derive_seed(seed, "instances", part),
+        spans.tolist(), derive_seed(seed, "instances", part)
     )
     rng = np.random.default_rng(derive_seed(seed, "masks", part))
     for start in range(0, len(instances), _RECORDS_PER_BATCH):
         chosen = instances.take(slice(start, start + _RECORDS_PER_BATCH))
         batch = make_records(plan, store, chosen, rng)
         yield batch, int(chosen.truncated.sum())
-
-
-def _passes(plan: PartsPlan, part: int, num_spans: int) -> list[int]:
-    """Returns the number of the span that each pass of a part covers."""
-    size = num_spans * plan.config.dupe_factor
-    first = size * part // plan.num_parts
-    stop = size * (part + 1) // plan.num_parts
-    return (
-        permuted(np.arange(first, stop), size, plan.config.random_seed)
-        % num_spans
-    ).tolist()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -238,7 +238,14 @@ def find(record_files: Sequence[str]) -> Manifest | None:
         # Shards have one manifest; its name is theirs without the numbers.
         manifest = read_once(_SHARD.sub(r"\1\2", path)) or read_once(path)
         if manifest:
-            entries[path] = _entry(manifest, path)
+            name = relative_name(path, manifest.source)
+            if name not in manifest.files:
+                raise UserError(
+                    f"{path} is not one of the files that {manifest.source} "
+                    "describes; restore its old name, or move it to another "
+                    "folder."
+                )
+            entries[path] = manifest.files[name]
             distinct[manifest.fingerprint] = manifest
         else:
             without.append(path)
@@ -253,16 +260,6 @@ def find(record_files: Sequence[str]) -> Manifest | None:
             without[0],
         )
     return dataclasses.replace(_combine(list(distinct.values())), files=entries)
-
-
-def _entry(manifest: Manifest, path: str) -> dict[str, int]:
-    name = relative_name(path, manifest.source)
-    if name not in manifest.files:
-        raise UserError(
-            f"{path} is not one of the files that {manifest.source} describes; "
-            "restore its old name, or move it to another folder."
-        )
-    return manifest.files[name]
 
 
 def relative_name(path: str, manifest_file: str) -> str:

@@ -478,11 +478,10 @@ def _official_columns(task: GlueTask, table: tables.Table) -> tuple[str, ...]:
     lines = (tables.TEXT_COLUMN,)  # The columns of a .txt file.
     if table.columns == lines:
         return lines
-    for columns in task.texts:
-        if set(columns) <= set(table.columns):
-            return columns
-    table.require(task.texts[0])
-    return task.texts[0]
+    fitting = (x for x in task.texts if set(x) <= set(table.columns))
+    columns = next(fitting, task.texts[0])
+    table.require(columns)
+    return columns
 
 
 def _official_label(

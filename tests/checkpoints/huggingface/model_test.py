@@ -19,7 +19,7 @@ from tests.support import huggingface_case as case
 from tests.support import tiny_layers
 
 
-class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
+class FilesTest(case.DirectoryCase):
     def _shard(self, suffix="safetensors"):
         """Splits the weights into two files; returns the index."""
         self.write_all()
@@ -87,7 +87,7 @@ class FilesTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
             self.assert_refused("needs PyTorch, which is not installed; `pip")
 
 
-class WriteTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
+class WriteTest(case.DirectoryCase):
     def _stored(self, architecture="BertForPreTraining", **changes):
         self.write_all(architecture)
         stored = self.read()
@@ -192,7 +192,7 @@ _REFUSED = (
 )
 
 
-class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
+class ConfigTest(case.DirectoryCase):
     @parameterized.parameters(*_REFUSED)
     def test_refuses_unsupported_configs(self, config, message):
         self.write_all(**config)
@@ -288,7 +288,7 @@ class ConfigTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         )
 
 
-class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
+class WeightsTest(case.DirectoryCase):
     @parameterized.parameters(*(name for _, name, _ in case.CLASSES))
     def test_reads_prefixed_bare_and_old_names(self, name):
         values = case.make_values(name)
@@ -445,9 +445,7 @@ class WeightsTest(case.DirectoryCase, tf.test.TestCase, parameterized.TestCase):
         self.assertEqual(set(written), set(case.bare(values)))
 
 
-class SentenceFilesTest(
-    case.DirectoryCase, tf.test.TestCase, parameterized.TestCase
-):
+class SentenceFilesTest(case.DirectoryCase):
     """Files of sentence-transformers: modules.json and its folders."""
 
     def _write(self, pooling, *modules, **settings):

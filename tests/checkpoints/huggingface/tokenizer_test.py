@@ -90,9 +90,7 @@ _REFUSED = (
 )
 
 
-class TokenizerTest(
-    case.DirectoryCase, tf.test.TestCase, parameterized.TestCase
-):
+class TokenizerTest(case.DirectoryCase):
     @parameterized.parameters(
         (True, None, True, True),
         (False, None, False, False),
@@ -224,9 +222,7 @@ class _Served(tf.Module):
         return dict(zip(("ids", "starts", "ends"), dense, strict=True))
 
 
-class AddedTokensTest(
-    case.DirectoryCase, tf.test.TestCase, parameterized.TestCase
-):
+class AddedTokensTest(case.DirectoryCase):
     def read_golden(self, values):
         tokens = _GOLDEN["vocabulary"]
         contents = case.make_tokenizer_json(

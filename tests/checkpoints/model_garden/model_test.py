@@ -22,6 +22,7 @@ from bert_tf.errors import UserError
 from bert_tf.modeling import bert as bert_model
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import environments
+from tests.support import files_case
 from tests.support import stored_models
 from tests.support import tiny_model
 
@@ -189,18 +190,14 @@ class OfficialTest(tf.test.TestCase, parameterized.TestCase):
             model_garden.read_model(path)
 
 
-class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.directory = self.create_tempdir().full_path
-
+class ModelGardenTest(files_case.FolderCase):
     def _write(self, stored=None):
         return model_garden.write_model(
-            self.directory, stored or _EXPORTS["read_pretrainer"]
+            self.folder, stored or _EXPORTS["read_pretrainer"]
         )
 
     def _rewrite_config(self, **changes):
-        path = os.path.join(self.directory, "bert_config.json")
+        path = self.path("bert_config.json")
         with open(path, "w") as file:
             json.dump(_CONFIG.to_dict() | changes, file)
 
@@ -208,7 +205,7 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_an_encoder_without_a_pooler_comes_back(self):
         self._write(_stored("bert", "cls/predictions"))
-        stored = model_garden.read_model(self.directory)
+        stored = model_garden.read_model(self.folder)
         self.assertEqual(stored.task["kind"], "masked_lm")
         self.assertIn("bert/pooler", stored.report.absent_heads)
 
@@ -222,9 +219,9 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
         config = dataclasses.replace(_CONFIG, **changes)
         with self.assertRaisesRegex(UserError, message):
             self._write(_stored(*_ENCODER, config=config))
-        self.assertEmpty(os.listdir(self.directory))
+        self.assertEmpty(os.listdir(self.folder))
 
-        self.assertEmpty(os.listdir(self.directory))
+        self.assertEmpty(os.listdir(self.folder))
 
     @parameterized.parameters(
         ({"num_attention_heads": 4}, r"\(16, 2, 8\) .*expected \(16, 4, 4\)"),
@@ -238,7 +235,7 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
         self._write()
         self._rewrite_config(**changes)
         with self.assertRaisesRegex(UserError, message) as caught:
-            model_garden.read_model(self.directory)
+            model_garden.read_model(self.folder)
         self.assertNotIn("\n", str(caught.exception))
 
     @parameterized.parameters(
@@ -249,7 +246,7 @@ class ModelGardenTest(tf.test.TestCase, parameterized.TestCase):
     def test_reads_keys_of_released_configs(self, **changes):
         self._write()
         self._rewrite_config(**changes)
-        stored = model_garden.read_model(self.directory)
+        stored = model_garden.read_model(self.folder)
         self.assertEqual(stored.config, _CONFIG)
 
 

@@ -31,13 +31,9 @@ _TENSORS = {
 _OTHERS = {"output_bias": np.float32([3.0])}
 
 
-class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.directory = self.create_tempdir().full_path
-
+class CheckpointTest(files_case.FolderCase):
     def _write(self, name="model.ckpt-7", tensors=None):
-        prefix = os.path.join(self.directory, name)
+        prefix = self.path(name)
         tf1_checkpoint.write(prefix, _TENSORS if tensors is None else tensors)
         return prefix
 
@@ -52,7 +48,7 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         prefix = self._write()
         self._assert_equal(tf1_checkpoint.read(prefix + suffix), _TENSORS)
         self.assertCountEqual(
-            os.listdir(self.directory),
+            os.listdir(self.folder),
             ["model.ckpt-7.index", "model.ckpt-7.data-00000-of-00001"],
         )
 
@@ -81,15 +77,15 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_useless_state_file_is_ignored(self, contents):
         self._write("model.ckpt-9")
-        files.write_bytes(os.path.join(self.directory, "checkpoint"), contents)
-        self._assert_equal(tf1_checkpoint.read(self.directory), _TENSORS)
+        files.write_bytes(self.path("checkpoint"), contents)
+        self._assert_equal(tf1_checkpoint.read(self.folder), _TENSORS)
 
     def test_several_checkpoints_without_steps_are_refused(self):
         self._write("bert_model.ckpt")
         self._write("other.ckpt")
         message = "several checkpoints.*bert_model.ckpt, other.ckpt"
         with self.assertRaisesRegex(UserError, message):
-            tf1_checkpoint.read(self.directory)
+            tf1_checkpoint.read(self.folder)
 
     # === Checkpoints that cannot be read ===
 
@@ -101,13 +97,13 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
         files.write_bytes(path, contents)
         message = "model.ckpt-7 is damaged or incomplete"
         with self.assertRaisesRegex(UserError, message):
-            tf1_checkpoint.read(self.directory)
+            tf1_checkpoint.read(self.folder)
 
     # === Atomic writing ===
 
     def test_failure_keeps_the_earlier_checkpoint(self):
         self._write()
-        before = sorted(os.listdir(self.directory))
+        before = sorted(os.listdir(self.folder))
         full = tf.errors.ResourceExhaustedError(None, None, "disk is full")
         save = tf.raw_ops.SaveV2
 
@@ -119,8 +115,8 @@ class CheckpointTest(tf.test.TestCase, parameterized.TestCase):
             with mock.patch.object(tf.raw_ops, "SaveV2", fail):
                 with self.assertRaises(tf.errors.ResourceExhaustedError):
                     self._write(tensors=_OTHERS)
-            self.assertEqual(sorted(os.listdir(self.directory)), before)
-            self._assert_equal(tf1_checkpoint.read(self.directory), _TENSORS)
+            self.assertEqual(sorted(os.listdir(self.folder)), before)
+            self._assert_equal(tf1_checkpoint.read(self.folder), _TENSORS)
 
     def test_index_appears_last(self):
         renamed = []
@@ -319,7 +315,7 @@ class GoldenRoundTripTest(files_case.FolderCase):
 
     def _convert(self, path, name, write_model):
         stored = formats.read(path)
-        target = os.path.join(self.folder, name)
+        target = self.path(name)
         os.makedirs(target)
         write_model(target, stored)
         return target
@@ -375,15 +371,15 @@ class GoldenRoundTripTest(files_case.FolderCase):
                 shutil.copy(
                     os.path.join(self.source, f"after_{step}_steps.ckpt")
                     + suffix,
-                    os.path.join(self.folder, f"model.ckpt-{step}{suffix}"),
+                    self.path(f"model.ckpt-{step}{suffix}"),
                 )
         for name in ("graph.pbtxt", "model.ckpt-12.meta", "model.ckpt-25.meta"):
-            files.write_bytes(os.path.join(self.folder, name), b"\x0a")
+            files.write_bytes(self.path(name), b"\x0a")
         self.assertEqual(formats.detect(self.folder), "tf1")
         step = formats.read(self.folder).optimizer_state["global_step"]
         self.assertEqual(step, 25)
         files.write_text(
-            os.path.join(self.folder, "checkpoint"),
+            self.path("checkpoint"),
             'model_checkpoint_path: "/gone/model.ckpt-12"\n',
         )
         step = formats.read(self.folder).optimizer_state["global_step"]

@@ -29,9 +29,9 @@ from bert_tf.errors import UserError
 from bert_tf.io import worker_processes
 from tests.support import environments
 from tests.support import ports
+from tests.support.repository import ROOT
 
-_ROOT = pathlib.Path(__file__).resolve().parents[3]
-_PROGRAM = str(_ROOT / "tests" / "support" / "beam_program.py")
+_PROGRAM = str(ROOT / "tests" / "support" / "beam_program.py")
 _JOB_SERVER = "apache_beam.runners.portability.local_job_service_main"
 _TWO_PROCESSES = {
     "runner": "DirectRunner",
@@ -142,7 +142,7 @@ class BeamTest(tf.test.TestCase):
             *words,
             cwd=self.folders["beams"],
             env=environments.clean_environment()
-            | {"PYTHONPATH": str(_ROOT), "CUDA_VISIBLE_DEVICES": "-1"},
+            | {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "-1"},
         )
 
     def run_script(self, name, config, **flags):
@@ -152,7 +152,7 @@ class BeamTest(tf.test.TestCase):
             for field in dataclasses.fields(config)
             if getattr(config, field.name) != field.default
         ]
-        self.run_beam(str(_ROOT / "run" / name), *words)
+        self.run_beam(str(ROOT / "run" / name), *words)
 
     def create_here(self, output_file):
         with (

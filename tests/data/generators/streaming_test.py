@@ -84,7 +84,7 @@ class StreamingGeneratorTestCase(files_case.FilesCase):
     def generate(self, name="out", num_files=3, input_files=None, **flags):
         """Writes `num_files` files of records; returns the result."""
         paths = [
-            os.path.join(self.folder, f"{name}-{number}.tfrecord")
+            self.path(f"{name}-{number}.tfrecord")
             for number in range(num_files)
         ]
         result = streaming_generator.generate(
@@ -98,7 +98,7 @@ class StreamingGeneratorTestCase(files_case.FilesCase):
         return result
 
     def work_dir(self, name="out"):
-        return os.path.join(self.folder, f"{name}.work")
+        return self.path(f"{name}.work")
 
     def threads(self):
         """Replaces worker processes by threads, which start faster."""
@@ -251,7 +251,7 @@ class RestartTest(StreamingGeneratorTestCase):
             limit = num_parts // 2
             with self.assertRaises(KeyboardInterrupt):
                 self.generate()
-            finished = glob.glob(os.path.join(self.folder, "out-*"))
+            finished = glob.glob(self.path("out-*"))
             # One file is finished; the unfinished file was removed.
             self.assertLen(finished, 1)
             limit = None

@@ -1,6 +1,5 @@
 import collections
 import itertools
-import pathlib
 import subprocess
 import sys
 
@@ -16,8 +15,7 @@ from bert_tf.data.generators.streaming_worker import InstancePlanner
 from bert_tf.data.token_store import TokenStore
 from bert_tf.data.token_store import TokenStoreWriter
 from tests.support import files_case
-
-_ROOT = str(pathlib.Path(__file__).resolve().parents[3])
+from tests.support.repository import ROOT
 
 
 def make_config(**flags):
@@ -62,7 +60,7 @@ class WorkerTest(tf.test.TestCase):
             "assert len(streaming_worker.split_lines(['One. Two.'])[0]) == 2\n"
             "assert 'tensorflow' not in sys.modules\n"
         )
-        subprocess.run([sys.executable, "-c", code], cwd=_ROOT, check=True)
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 class InstancePlannerTest(tf.test.TestCase):

@@ -19,8 +19,6 @@ from bert_tf.export.heads.pretrained import Embeddings
 from bert_tf.export.heads.pretrained import FillMask
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.inference import fill_mask
-from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_exports
 from tests.support import tiny_model
 
@@ -183,7 +181,7 @@ class FillMaskTest(tf.test.TestCase):
 
 def _build_embeddings(pooling, layer, normalize=False, **changes):
     return Embeddings(
-        BertTokenizer(Vocabulary(tiny_model.TOKENS)),
+        tiny_model.tokenizer(),
         12,
         (12,),
         dataclasses.replace(tiny_model.CONFIG, **changes),

@@ -15,8 +15,6 @@ from bert_tf.export.heads.question_answering import QuestionAnswering
 from bert_tf.flags.export import SavedModelConfig
 from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad.task import SquadTask
-from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
 from tests.support import squad_goldens
 from tests.support import tiny_exports
 from tests.support import tiny_model
@@ -80,7 +78,7 @@ def _strings(rows):
 
 
 def _head(task=_TASK, lengths=(_LENGTH,), **settings):
-    tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS), **settings)
+    tokenizer = tiny_model.tokenizer(**settings)
     return QuestionAnswering(tokenizer, _LENGTH, lengths, task)
 
 

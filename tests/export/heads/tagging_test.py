@@ -14,11 +14,10 @@ from bert_tf.errors import UserError
 from bert_tf.export.heads.head import Source
 from bert_tf.export.heads.tagging import Tagging
 from bert_tf.flags.export import SavedModelConfig
-from bert_tf.tasks.tagging.task import TaggingTask
 from tests.support import every_head
+from tests.support import tiny_exports
 from tests.support import tiny_model
 
-_LABELS = ("O", "B-x", "I-x", "B-long-name")
 _TEXTS = (
     "the cat sat on the mat.",
     "",
@@ -33,10 +32,7 @@ _BUCKETS = (4, 8, 12)
 
 
 def _write(folder, **values):
-    task = TaggingTask(
-        name="tagging",
-        **{"labels": _LABELS, "max_seq_length": 12, "files": {}} | values,
-    )
+    task = tiny_exports.tagging(**values)
     weights = every_head.tagging_weights(task, tiny_model.ONE_LAYER)
     path = os.path.join(folder, "model")
     return tiny_model.write_task(path, task, weights)

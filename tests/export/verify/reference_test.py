@@ -1,7 +1,6 @@
 """Tests for export.verify.reference: its doubts, and the faults it detects."""
 
 import dataclasses
-import os
 from unittest import mock
 
 import numpy as np
@@ -88,7 +87,7 @@ class DoubtTest(files_case.FolderCase):
             ("question_answering", "score", {"question": "a", "context": text}),
             ("tagging", "tags", {"text": text}),
         ):
-            folder = os.path.join(self.folder, name)
+            folder = self.path(name)
             reference, _ = _build(folder, name)
             compute = reference._compute
 

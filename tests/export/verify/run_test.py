@@ -77,7 +77,8 @@ class VerifyTest(files_case.FolderCase):
         cls.model, cls.version = _export(os.path.join(cls.root, "right"))
 
     def _copy(self):
-        path = os.path.join(self.folder, "1")
+        """Returns a copy of the version directory to modify."""
+        path = self.path("1")
         shutil.copytree(self.version, path)
         return path
 
@@ -137,7 +138,7 @@ class VerifyTest(files_case.FolderCase):
         first, second = tokens.index("cat"), tokens.index("mat")
         tokens[first], tokens[second] = tokens[second], tokens[first]
         stored = checkpoint_loading.read(self.model)
-        other = os.path.join(self.folder, "other")
+        other = self.path("other")
         weights = dict(stored.weights)
         tiny_model.write_weights(
             other, stored.config, weights, stored.task, Vocabulary(tokens)
@@ -181,7 +182,7 @@ class VerifyTest(files_case.FolderCase):
         )
 
     def test_invalid_exports_raise_one_sentence(self):
-        for path in (self.folder, os.path.join(self.folder, "nothing")):
+        for path in (self.folder, self.path("nothing")):
             with self.assertRaisesRegex(UserError, "--export_dir must be"):
                 savedmodel.verify(path, self.model)
         version = self._copy()
@@ -191,7 +192,7 @@ class VerifyTest(files_case.FolderCase):
             savedmodel.verify(self.folder, self.model)
 
     def test_exporter_does_not_publish_a_wrong_export(self):
-        output = os.path.join(self.folder, "out")
+        output = self.path("out")
         config = SavedModelConfig(
             model_dir=self.model, output_dir=output, buckets="8"
         )

@@ -462,7 +462,7 @@ class GlueTest(files_case.FilesCase):
         read = self.read("sst-2", "train")
         self.assertEqual([e.text_a for e in read], ["A", " ", "B"])
         self.assertEqual(self.counts, {"examples with an empty text, kept": 1})
-        path = str(self.folder / "train.tsv")
+        path = self.path("train.tsv")
         texts = classification_examples.read_official_texts(
             glue_tasks.get_task("sst-2"), path
         )

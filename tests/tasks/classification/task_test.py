@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 
 import numpy as np
 import tensorflow as tf
@@ -16,8 +15,6 @@ from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.classification.task import ClassificationTask
-from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
 from tests.support import tiny_model
 
@@ -95,7 +92,7 @@ class LossTest(tf.test.TestCase):
 class PredictionTest(tf.test.TestCase, parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        self.tokenizer = tiny_model.tokenizer()
 
     def predict(self, task, examples, logits):
         features = task.featurize(examples, self.tokenizer)
@@ -236,14 +233,10 @@ class PredictionTest(tf.test.TestCase, parameterized.TestCase):
         self.assertRegex(logs.output[0], "1 of 2 texts .*=4 tokens")
 
 
-class ReportTest(tf.test.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = pathlib.Path(self.create_tempdir().full_path)
-
-    def write(self, task, split, labels, values):
+class ReportTest(files_case.FilesCase):
+    def report(self, task, split, labels, values):
         task.write_report(
-            str(self.folder),
+            self.path(),
             split,
             _examples(*labels),
             list(np.float32(values)),
@@ -255,7 +248,7 @@ class ReportTest(tf.test.TestCase):
 
     def test_test_results_equal_the_originals(self):
         task = _single(files={"test": "test.csv"})
-        names = self.write(
+        names = self.report(
             task, "test", [None] * 2, [[0.1, 0.25, 0.65], [1e-8, 1.0, 0.0]]
         )
         self.assertEqual(names, ["test_results.tsv"])
@@ -267,7 +260,7 @@ class ReportTest(tf.test.TestCase):
     def test_each_test_set_has_its_results_file(self):
         files = {"test_matched": "m.tsv", "test_mismatched": "mm.tsv"}
         for split in files:
-            names = self.write(
+            names = self.report(
                 _single(files=files), split, [None], [[0.5, 0.25, 0.25]]
             )
         # The original writes only the first file.
@@ -280,7 +273,7 @@ class ReportTest(tf.test.TestCase):
             files={"test": "x.csv"}, reject_label="none", reject_below=0.5
         )
         values = [[0.25, 0.3, 0.45], [0.1, 0.3, 0.6]]
-        self.write(task, "test", ["none"] * 2, values)
+        self.report(task, "test", ["none"] * 2, values)
         self.assertIn("0 examples", self.text("test_confusion_matrix.txt"))
         scores = task.score(_examples("none", "none"), np.float32(values))
         self.assertEqual(scores, {"coverage": 0.5, "answer_precision": 0.0})
@@ -288,7 +281,7 @@ class ReportTest(tf.test.TestCase):
     def test_calibration_is_about_texts_that_a_label_fits(self):
         task = _single(reject_label="none", reject_below=0.5)
         values = [[0.2, 0.1, 0.7], [0.6, 0.3, 0.1], [0.9, 0.1, 0.0]]
-        self.write(task, "dev", ["z", "y", "none"], values)
+        self.report(task, "dev", ["z", "y", "none"], values)
         lines = self.text("calibration.txt").splitlines()
         # The bins 0.7 (correct) and 0.6 (wrong) are off by 0.3 and 0.6.
         title = "2 answers, calibration error 45.00%"
@@ -298,7 +291,7 @@ class ReportTest(tf.test.TestCase):
 
     def test_confusion_matrix_counts_right_answers(self):
         values = np.eye(3)[[2, 2, 0, 1]]
-        names = self.write(_single(), "dev", "xzxy", values)
+        names = self.report(_single(), "dev", "xzxy", values)
         self.assertEqual(
             names,
             [
@@ -310,7 +303,7 @@ class ReportTest(tf.test.TestCase):
         text = self.text("confusion_matrix.txt")
         self.assertIn("4 examples, 3 correct (75.00%)", text)
         self.assertRegex(text, r"\[0\] x +1 +0 +1\n")
-        names = self.write(_single(), "dev_mismatched", "xzxy", values)
+        names = self.report(_single(), "dev_mismatched", "xzxy", values)
         self.assertContainsSubset(
             ["dev_mismatched_confusion_matrix.png"], names
         )

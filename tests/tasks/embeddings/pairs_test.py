@@ -9,8 +9,6 @@ from bert_tf.tasks.embeddings import task as embeddings
 from bert_tf.tasks.embeddings.examples import PairFiles
 from bert_tf.tasks.embeddings.task import PairsTask
 from bert_tf.tasks.task_files import Data
-from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
 from tests.support import tiny_model
 
 
@@ -152,7 +150,7 @@ class FeaturesTest(tf.test.TestCase):
             {"anchor": "dog sat on the mat", "positive": "the cat"},
             {"anchor": "the cat", "positive": "the dog"},
         ]
-        tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        tokenizer = tiny_model.tokenizer()
         task = PairsTask(max_seq_length=12)
         features = task.featurize(examples, tokenizer, is_training=True)
         self.assertLen(features.rows, 4)

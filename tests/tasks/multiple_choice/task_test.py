@@ -44,7 +44,7 @@ class MultipleChoiceTaskTest(files_case.FilesCase):
         self.task = MultipleChoiceTask(
             name="custom", max_seq_length=12, columns=_COLUMNS
         )
-        self.tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        self.tokenizer = tiny_model.tokenizer()
 
     def _model(self):
         model = task_models.BertForMultipleChoice(
@@ -220,7 +220,7 @@ def _featurize(examples, tokenizer, max_seq_length):
 class MultipleChoiceFeaturesTest(tf.test.TestCase):
     def setUp(self):
         super().setUp()
-        self.tokenizer = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+        self.tokenizer = tiny_model.tokenizer()
 
     def _convert(self, examples, max_seq_length=12):
         return _featurize(examples, self.tokenizer, max_seq_length)

@@ -10,6 +10,7 @@ from bert_tf.tasks.squad import predictions as squad_predictions
 from bert_tf.text.tokenizer import BertTokenizer
 from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
+from tests.support.squad_files import logits_at
 
 _PIECES = ("who", "?", "the", "steve", "smith", "'", "s", "son", "of", "ann")
 
@@ -23,14 +24,6 @@ def _examples(*contexts):
         squad_examples.make_example(f"q{number}", "who?", text)
         for number, text in enumerate(contexts)
     ]
-
-
-def _logits(length, **values):
-    """Returns logits of -9, except at the named positions: _3=2.5."""
-    logits = np.full([length], -9.0, np.float32)
-    for place, value in values.items():
-        logits[int(place[1:])] = value
-    return logits
 
 
 class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
@@ -53,8 +46,8 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
         context = "\n The  \u015at\u00e9ve\tSMITH's\u202fson. "
         length = 12
         logits = (
-            _logits(length, _5=3, _4=1, _9=0.5),
-            _logits(length, _6=2, _9=1.5, _5=1, _4=0),
+            logits_at(length, _5=3, _4=1, _9=0.5),
+            logits_at(length, _6=2, _9=1.5, _5=1, _4=0),
         )
         (prediction,) = self._predict(_examples(context), [logits])
         best = [
@@ -104,7 +97,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
     ):
         # [CLS] who ? [SEP] of steve ' s son [SEP]
         logits = [
-            (_logits(10, **{f"_{start}": 3}), _logits(10, **{f"_{end}": 3}))
+            (logits_at(10, **{f"_{start}": 3}), logits_at(10, **{f"_{end}": 3}))
         ]
         (prediction,) = self._predict(_examples(context), logits)
         best = prediction.nbest[0]
@@ -118,7 +111,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
     )
     def test_offsets_give_the_text(self, context, start, end, expected):
         logits = [
-            (_logits(10, **{f"_{start}": 3}), _logits(10, **{f"_{end}": 3}))
+            (logits_at(10, **{f"_{start}": 3}), logits_at(10, **{f"_{end}": 3}))
         ]
         (prediction,) = self._predict(
             _examples(context), logits, original_texts=False
@@ -130,7 +123,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
     def test_no_candidate_gives_null_or_placeholder(self):
         # One example's end is before its start; the other has no window.
         examples = _examples("ann of", " ")
-        logits = [(_logits(7, _0=2, _5=4), _logits(7, _0=1, _4=4))]
+        logits = [(logits_at(7, _0=2, _5=4), logits_at(7, _0=1, _4=4))]
         predictions = self._predict(
             examples, logits, n_best_size=1, version_2_with_negative=True
         )
@@ -148,7 +141,7 @@ class SquadPredictionsTest(tf.test.TestCase, parameterized.TestCase):
 
     def test_examples_keep_their_order_across_chunks(self):
         contexts = [("ann of", "of steve")[n % 2] for n in range(2500)]
-        logits = [(_logits(7, _4=3), _logits(7, _5=3))] * len(contexts)
+        logits = [(logits_at(7, _4=3), logits_at(7, _5=3))] * len(contexts)
         predictions = self._predict(_examples(*contexts), logits)
         self.assertEqual([one.answer() for one in predictions], contexts)
         self.assertEqual(

@@ -19,6 +19,7 @@ from bert_tf.text.vocabulary import SPECIAL_TOKENS
 from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
 from tests.support.shared_data import golden
+from tests.support.squad_files import logits_at
 
 _PIECES = ("who", "?", "ann", "of", "bob", "met", "him")
 
@@ -35,14 +36,6 @@ def _task(**values):
 def _question(id, *answers, question="who?", **values):
     answers = [{"text": text, "answer_start": start} for text, start in answers]
     return {"id": id, "question": question, "answers": answers, **values}
-
-
-def _logits(length, **values):
-    """Returns logits of -9, except at the named positions: _3=2.5."""
-    logits = np.full([length], -9.0, np.float32)
-    for place, value in values.items():
-        logits[int(place[1:])] = value
-    return logits
 
 
 class SquadTaskTest(files_case.FilesCase):
@@ -116,7 +109,7 @@ class SquadTaskTest(files_case.FilesCase):
     def test_padding_is_not_among_the_n_best(self):
         examples = self._read(("ann met bob", _question("q", ("bob", 8))))
         # [CLS] who ? [SEP] ann met bob [SEP], and two positions of padding.
-        logits = _logits(10, _8=7, _9=6, _6=5, _4=4)
+        logits = logits_at(10, _8=7, _9=6, _6=5, _4=4)
         outputs = {"start_logits": [logits], "end_logits": [logits]}
         answers = []
         for mask_padding in (True, False):

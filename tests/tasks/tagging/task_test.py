@@ -14,13 +14,11 @@ from bert_tf.errors import UserError
 from bert_tf.tasks import registry
 from bert_tf.tasks.tagging.examples import TaggingExample
 from bert_tf.tasks.tagging.task import TaggingTask
-from bert_tf.text.tokenizer import BertTokenizer
-from bert_tf.text.vocabulary import Vocabulary
 from tests.support import files_case
 from tests.support import tiny_model
 
 _LABELS = ("O", "B-x", "I-x")
-_TOKENIZER = BertTokenizer(Vocabulary(tiny_model.TOKENS))
+_TOKENIZER = tiny_model.tokenizer()
 _EXAMPLES = (
     TaggingExample(("the", "matting", "cat"), ("O", "B-x", "I-x"), 0),
     TaggingExample(("dog", "sat"), ("B-x", "O"), 0),
