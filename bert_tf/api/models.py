@@ -20,11 +20,11 @@ from bert_tf.api import default_training
 from bert_tf.api import raw_rows
 from bert_tf.api import save
 from bert_tf.api.raw_rows import is_text
+from bert_tf.checkpoints.load import MODELS
 from bert_tf.config import check_bools
 from bert_tf.distribute import packed_weights
 from bert_tf.errors import UserError
 from bert_tf.inference import fill_mask
-from bert_tf.modeling import bert as bert_model
 from bert_tf.modeling import task_models
 from bert_tf.tasks.classification.labels import name_some
 from bert_tf.tasks.embeddings.examples import require_negatives
@@ -304,6 +304,10 @@ class TextMethods(save.FileMethods):
         if getattr(self.preprocessor, "advice", ""):
             logging.warning("%s", self.preprocessor.advice)
             self.preprocessor.advice = ""
+        if verbose not in (0, "0"):
+            # Otherwise nothing would appear until the slow first step ends.
+            text = "Reading the rows and compiling the first step."
+            print(text, flush=True)  # noqa: T201
         if validation_data is not None:
             validation_split = 0.0  # As in Keras, `validation_data` wins.
         elif validation_split and self.preprocessor is not None:
@@ -329,9 +333,6 @@ class TextMethods(save.FileMethods):
                 )
         if isinstance(x, tf.data.Dataset | types.GeneratorType):
             shuffle = False  # Else Keras warns that it cannot shuffle streams.
-        if verbose not in (0, "0"):
-            # Otherwise nothing would appear until the slow first step ends.
-            print("Compiling the first step.", flush=True)  # noqa: T201
         history = super().fit(
             x,
             y,
@@ -631,16 +632,7 @@ class TextMethods(save.FileMethods):
             return value
         if not isinstance(value, list | tuple):
             return dict.fromkeys(names, value)
-        # Each output needs metrics with a state of their own.
-        return {
-            name: [
-                type(x).from_config(x.get_config())
-                if isinstance(x, keras.metrics.Metric)
-                else x
-                for x in value
-            ]
-            for name in names
-        }
+        return {name: [_copy_metric(one) for one in value] for name in names}
 
     def _align(self, y, y_pred, sample_weight):
         """Returns labels, outputs and weights in one structure, and the mask.
@@ -687,18 +679,17 @@ def with_text(cls):
     return keras.saving.register_keras_serializable(package="bert_tf")(made)
 
 
-for _cls in (
-    bert_model.BertModel,
-    bert_model.BertForPretraining,
-    task_models.BertForClassification,
-    task_models.BertForEmbeddings,
-    task_models.BertForMultipleChoice,
-    task_models.BertForQuestionAnswering,
-    task_models.BertForTagging,
-):
+for _cls in MODELS.values():
     # Register the class, otherwise `.keras` files load without text methods.
     with_text(_cls)
 
 
 def _rename_labels(values):
     return {_OUTPUT_OF_LABEL.get(name, name): values[name] for name in values}
+
+
+def _copy_metric(metric):
+    """Returns a copy of a metric, with its own state."""
+    if isinstance(metric, keras.metrics.Metric):
+        return type(metric).from_config(metric.get_config())
+    return metric
