@@ -118,6 +118,9 @@ def option(
         of these must be set. `not_with` lists flags or values that must not be
         set together with this flag. `endings` lists usual endings of an output;
         of the endings of compressed and binary files, only these are allowed.
+
+    Raises:
+      ValueError: For an unknown group, effect or rule.
     """
     if group not in GROUPS:
         raise ValueError(f"Unknown group of flags: {group!r}.")

@@ -139,6 +139,9 @@ def split_table(
       y: The labels; if None, the table's column of labels is read.
       preprocessor: The model's `Preprocessor`.
       names: Maps arguments, some of `COLUMNS`, to names of columns.
+
+    Raises:
+      UserError: If a column is missing.
     """
     require_data(x)
     table = columns_of(x)
@@ -293,6 +296,9 @@ def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
 
     A tuple of texts and numbers becomes a pair (text, number) for each row. The
     error message has the `name` of the argument.
+
+    Raises:
+      UserError: If the numbers of labels and rows differ.
     """
     if _has_parts(y):
         labels = _transpose([to_list(x) for x in y], y)
@@ -309,7 +315,11 @@ def to_labels(y: Any, count: int | None = None, name: str = "y") -> list[Any]:
 
 
 def to_texts(rows: Sequence[Any]) -> tuple[list[str], list[str | None] | None]:
-    """Returns the first and second texts of rows, for models without a task."""
+    """Returns the first and second texts of rows, for models without a task.
+
+    Raises:
+      UserError: If a row is neither a text nor a pair of texts.
+    """
     texts, pairs = [], []
     for number, row in enumerate(rows):
         with naming_row(number):

@@ -86,7 +86,11 @@ def require(condition: object, message: str) -> None:
 def values(
     config: Any, name: str, kind: type = str, may_repeat: bool = False
 ) -> tuple[Any, ...]:
-    """Returns the comma-separated values of a flag; () if it is not set."""
+    """Returns the comma-separated values of a flag; () if it is not set.
+
+    Raises:
+      UserError: If a value is empty, repeated or no positive number of `kind`.
+    """
     text = getattr(config, name)
     if text is None:
         return ()

@@ -74,6 +74,9 @@ def read_blocks(
         files with other endings must not be compressed.
       on_block: Called with each block of the file, still compressed, after the
         block's contents were yielded.
+
+    Raises:
+      UserError: If the file cannot be read, is damaged or is truncated.
     """
     blocks = _stored_blocks(path, on_block)
     return _decompress(path, blocks) if ending(path) else blocks

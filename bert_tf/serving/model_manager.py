@@ -124,6 +124,9 @@ class ModelManager:
         """Replaces the served models; unchanged models stay loaded.
 
         New versions are loaded first; if loading fails, the old models stay.
+
+        Raises:
+          RequestError: If a model cannot be served.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._configuring)
@@ -202,7 +205,11 @@ class ModelManager:
     def use(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> Iterator[Servable]:
-        """Yields a version and keeps it loaded; by default the newest."""
+        """Yields a version and keeps it loaded; by default the newest.
+
+        Raises:
+          RequestError: If the version is not served.
+        """
         if not name:
             raise errors.invalid("ModelSpec has no name specified.")
         servable = self._acquire(name, self._number(name, version, label))
@@ -214,7 +221,11 @@ class ModelManager:
     def status(
         self, name: str, version: int | None = None, label: str | None = None
     ) -> list[tuple[int, str, errors.RequestError | None]]:
-        """Returns number, state and error of versions, the newest first."""
+        """Returns number, state and error of versions, the newest first.
+
+        Raises:
+          RequestError: If there is no such model or version.
+        """
         number = self._number(name, version, label)
         shown = errors.shortened(name)
         with self._lock:
