@@ -134,11 +134,7 @@ class Artifact:
 
 
 def read(version_directory: str) -> Artifact:
-    """Reads the artifact from the model card of a version directory.
-
-    Raises:
-      UserError: If there is no valid model card.
-    """
+    """Reads the artifact from the model card of a version directory."""
     path = os.path.join(version_directory, CARD_FILE)
     card = stored_files.read_object(files.require_file(path, "--export_dir"))
     return Artifact.from_json(card.get("export"), path)

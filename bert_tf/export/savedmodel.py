@@ -181,7 +181,9 @@ def build_head(
     config: SavedModelConfig, stored: StoredModel
 ) -> tuple[str, ServingHead]:
     """Returns the name of a model's head, a key of `HEADS`, and the head."""
-    name = heads.choose_head(config.head, stored.task, stored.path)
+    name = heads.choose_head(
+        config.head, stored.task, stored.path, registry.TASKS
+    )
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         of_flag = [x for x, y in HEADS.items() if field.name in y.flags]

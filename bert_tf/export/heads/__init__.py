@@ -3,6 +3,7 @@
 This module chooses a head, without TensorFlow.
 """
 
+from collections.abc import Container
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,17 +14,24 @@ from bert_tf.flags.export import ExportConfig
 from bert_tf.tasks import stored_task
 
 
-def choose_head(name: str, task: Mapping[str, Any], source: str) -> str:
+def choose_head(
+    name: str,
+    task: Mapping[str, Any],
+    source: str,
+    known_tasks: Container[str] | None = None,
+) -> str:
     """Resolves --head: a key of `HEADS`, or "auto" for the first that fits.
+
+    `known_tasks` are the keys of `registry.TASKS`; without them, which need
+    TensorFlow, any task passes.
 
     Raises:
       UserError: If the model at `source`, with this `task`, lacks the head.
     """
     kind, variant = task["kind"], task.get("variant")
     heads = export.heads_of(kind)
-    if variant is not None and not (
-        kind == "classification" and variant in stored_task.TASKS
-    ):
+    is_served = kind == "classification" and variant in (known_tasks or ())
+    if None not in (variant, known_tasks) and not is_served:
         # A graph cannot run a custom task's Python: offer only encoder outputs.
         heads = ["embeddings"]
         options.require(
