@@ -345,8 +345,8 @@ def skip_padding(inputs: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
     mask = inputs.get(INPUT_MASK.name)
     if mask is None or (mask.shape[-1] or math.inf) <= _SHORT:
         return inputs
-    mask = tf.cast(mask, tf.int32)
-    found = layouts.find_tokens_of_parts(mask, tf.shape(mask)[0], step=1)
+    rows = tf.cast(layouts.find_rows(tf.cast(mask, tf.int32)), tf.int32)
+    found = layouts.find_tokens_of_parts(rows, tf.shape(rows)[0], step=1)
     return {**inputs, **found}
 
 

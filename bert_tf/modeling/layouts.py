@@ -40,15 +40,23 @@ _MANY_ROWS = 256
 _MULTIPLE = 16
 
 
+def find_rows(input_mask):
+    """Returns <bool>[..., S], True for positions that need a row.
+
+    The pooler reads the first position of a sequence, so this position has a
+    row even if it is padding. In a sequence without tokens, padding attends to
+    padding, so all positions have rows.
+    """
+    is_token = input_mask > 0
+    is_empty = ~tf.reduce_any(is_token, axis=-1, keepdims=True)
+    return is_token | is_empty | (tf.range(shape_of(input_mask)[-1]) == 0)
+
+
 def find_tokens(input_mask, for_inference=False):
     """Returns the inputs for a layout with a row for each token.
 
     The mask [[1, 1, 0], [1, 0, 0]] gives `token_indices` [0, 1, 3] and
     `token_places` [[0, 1, 3], [2, 3, 3]], where 3 is T: no row.
-
-    The pooler reads the first position of a sequence, so this position has a
-    row even if it is padding. In a sequence without tokens, padding attends to
-    padding, so all positions have rows.
 
     Args:
       input_mask: <int32>[..., S], 1 for tokens and 0 for padding.
@@ -60,10 +68,7 @@ def find_tokens(input_mask, for_inference=False):
       of the batch; `token_places` <int32>[..., S], the row of each position, or
       T for a position without a row.
     """
-    length = shape_of(input_mask)[-1]
-    is_token = input_mask > 0
-    is_empty = ~tf.reduce_any(is_token, axis=-1, keepdims=True)
-    has_row = tf.reshape(is_token | is_empty | (tf.range(length) == 0), [-1])
+    has_row = tf.reshape(find_rows(input_mask), [-1])
     indices = tf.cast(tf.reshape(tf.where(has_row), [-1]), tf.int32)
     if for_inference:
         # oneDNN makes and keeps kernels for each row count, so round it up.

@@ -141,11 +141,7 @@ def new_message(name: str, **fields: str) -> message.Message:
 def from_proto(
     config: model_server_config_pb2.ModelServerConfig,
 ) -> list[ModelConfig]:
-    """Returns the models of a `ModelServerConfig`.
-
-    Raises:
-      ValueError: If the models cannot be served.
-    """
+    """Returns the models of a `ModelServerConfig`."""
     if config.WhichOneof("config") != "model_config_list":
         raise ValueError("A model_config_list is required, and nothing else.")
     models = [_model(model) for model in config.model_config_list.config]

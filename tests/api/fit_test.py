@@ -476,6 +476,20 @@ class PaddingTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
             self.assertEqual(found.called, unpads and not short)
         self.assertAllClose(*losses, rtol=1e-5)
 
+    def test_any_position_may_be_padding(self):
+        model = self.new(compiled=fit_case.compiled())
+        mask = np.int32(
+            [[0, 0, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0], [1, 0, 0, 0]]
+        )
+        x = {"input_ids": np.int32([[2, 5, 6, 3]] * 4), "input_mask": mask}
+        results = []
+        for short in (0, 99):
+            with mock.patch.object(default_training, "_SHORT", short):
+                results.append(
+                    fit_case.scores(model, x, np.array([0, 1, 1, 0]))
+                )
+        self.assertAllClose(*results, rtol=1e-5)
+
     # Other tests leave TensorFlow deterministic, and then Keras turns XLA off.
     @mock.patch.object(tf_config, "is_op_determinism_enabled", lambda: False)
     def test_xla_computes_padding(self):
