@@ -170,7 +170,7 @@ def read_size(path: str, key: str) -> int | None:
 def check_format(path: str, expected: str | None) -> None:
     """Raises `UserError` if a local directory has no file of a format, --from.
 
-    Whether the files are complete is checked when they are read.
+    Reading the files checks that they are complete.
     """
     pattern = _FILES.get(expected)
     if pattern and os.path.isdir(path):
