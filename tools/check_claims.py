@@ -152,6 +152,24 @@ def _small_figures() -> _Tree:
     }
 
 
+def _choices_figures() -> _Tree:
+    rows: dict = {}
+    for path in sorted((_RESULTS / "small_pretraining").glob("choices-*.json")):
+        rows.setdefault(path.stem.split("-")[1].strip("_"), []).append(
+            _read(path)
+        )
+    keys = {
+        "perplexity": ("held_out", "masked_lm_perplexity"),
+        "wikigold": ("wikigold",),
+    }
+    table = {
+        row: {"steps": runs[0]["steps"]}
+        | {name: _mean(runs, *key) for name, key in keys.items()}
+        for row, runs in rows.items()
+    }
+    return {"table": table}
+
+
 def _cells(folder: str) -> dict[str, list[dict]]:
     """Returns the results of each cell's seeds by the cell's name."""
     cells: dict = {}
@@ -318,6 +336,7 @@ def read_figures() -> dict[str, float]:
                 "gpu": _gpu_figures(),
                 "recipe": _recipe_figures(),
                 "small": _small_figures(),
+                "choices": _choices_figures(),
                 "few_labels": _few_labels_figures(),
                 "embeddings": _embeddings_figures(),
                 "confidence": _confidence_figures(),
