@@ -281,6 +281,7 @@ class TextMethods(save.FileMethods):
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
         )
+        default_training.check_callbacks(callbacks)
         columns = raw_rows.pop_columns("fit", kwargs)
         if isinstance(x, Mapping) and hasattr(x, "column_names"):
             # A `datasets.DatasetDict`: train on its split "train".

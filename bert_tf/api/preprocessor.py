@@ -44,7 +44,6 @@ from bert_tf.tasks.predict import MODEL_INPUTS
 from bert_tf.tasks.predict import Predictor
 from bert_tf.tasks.squad.task import SquadTask
 from bert_tf.tasks.tagging.features import LABEL_WEIGHTS
-from bert_tf.tasks.tagging.task import TaggingTask
 from bert_tf.tasks.task import Features
 from bert_tf.tasks.task import Task
 from bert_tf.tasks.task_files import SplitKey
@@ -104,6 +103,7 @@ class Preprocessor:
         self.task_values = dict(task_values)
         self._build_tokenizer = build_tokenizer
         self._longest = config.max_position_embeddings
+        self._vocab_size = config.vocab_size
         self._num_labels = num_labels
         if max_seq_length is not None:
             if not 3 <= max_seq_length <= self._longest:
@@ -318,7 +318,10 @@ class Preprocessor:
             raw_rows.to_labels(sample_weight, len(rows), "sample_weight")
         )
         weights = weights[_example_of_row(features, len(rows))]
-        return inputs, labels, weights.astype(np.float32)
+        weights = weights.astype(np.float32)
+        if not np.isfinite(weights).all():
+            raise UserError("Expected finite sample_weight. Received: NaN.")
+        return inputs, labels, weights
 
     def adapt_to_labels(self, labels: Sequence[Any]) -> None:
         """Makes the task multi-label if the labels of rows are lists.
@@ -491,7 +494,7 @@ class Preprocessor:
         if is_raw:
             default_training.require_labels(y is not None or not self.has_task)
             return self.convert_rows(x, y, sample_weight)
-        raw_rows.check_features(x)
+        x = raw_rows.read_features(x, self._vocab_size)
         if isinstance(y, list) and y and isinstance(y[0], int | float):
             y = np.asarray(y)  # Keras refuses a list if `x` has arrays.
         if y is not None and self.has_task:
@@ -564,7 +567,7 @@ class Preprocessor:
             return raw_rows.check_stream(x)
         if not isinstance(x, tf.data.Dataset) or not is_text(x):
             if not _holds_rows(x):
-                raw_rows.check_features(x)
+                x = raw_rows.read_features(x, self._vocab_size)
             return x
         if not self.reads_texts:
             return raw_rows.read_rows(x, self.task)
@@ -632,11 +635,11 @@ class Preprocessor:
         """
         if weights is None:
             return None
-        if isinstance(self.task, TaggingTask):
+        kind = getattr(self.task, "problem_type", self.task.kind)
+        if kind in ("tagging", "regression"):
             raise UserError(
-                "class_weight weights rows with one label each; for tags give "
-                "sample_weight [rows, tokens] beside the arrays of "
-                "model.preprocessor(x, y). Received: class_weight."
+                "class_weight needs a label for each row; give sample_weight "
+                f"(tags: [rows, tokens]). Received: class_weight for {kind}."
             )
         names = list(getattr(self.task, "labels", None) or ())
         if not isinstance(weights, Mapping):

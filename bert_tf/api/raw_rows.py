@@ -261,19 +261,37 @@ def restores_task(method: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def check_features(x: Any) -> None:
-    """Raises `UserError` for arrays that cannot be a model's inputs.
+def read_features(x: Any, vocab_size: int) -> Any:
+    """Returns a model's inputs as arrays; returns other data unchanged.
 
-    Keras would notice only after the slow compilation.
+    Raises:
+      UserError: If arrays cannot be a model's inputs. Keras would notice only
+        after the slow compilation.
     """
-    if hasattr(x, "shape") or isinstance(x, Mapping):
-        bert_model.check_inputs(x, MASKED_LM_POSITIONS.name)
-        shapes = {k: np.shape(x[k]) for k in MODEL_INPUTS if k in x}
-        if len({*shapes.values()}) > 1 or len(shapes[MODEL_INPUTS[0]]) < 2:
-            raise UserError(
-                "Expected the model's inputs in one shape, [rows, tokens]. "
-                f"Received: {', '.join(f'{k} {v}' for k, v in shapes.items())}."
-            )
+    if not (hasattr(x, "shape") or isinstance(x, Mapping)):
+        return x
+    bert_model.check_inputs(x, MASKED_LM_POSITIONS.name)
+    try:
+        arrays = {name: np.asarray(values) for name, values in x.items()}
+    except ValueError:  # NumPy refuses rows of several lengths.
+        arrays = {name: np.asarray(()) for name in x}
+    shapes = {k: v.shape for k, v in arrays.items() if k in MODEL_INPUTS}
+    if len({*shapes.values()}) > 1 or len(shapes[MODEL_INPUTS[0]]) < 2:
+        raise UserError(
+            "Expected the model's inputs in one shape, [rows, tokens]. "
+            f"Received: {', '.join(f'{k} {v}' for k, v in shapes.items())}."
+        )
+    ids = arrays[MODEL_INPUTS[0]]
+    if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
+        raise UserError(
+            f"Expected {MODEL_INPUTS[0]} from 0 to {vocab_size - 1}, the ids "
+            f"of the model. Received: ids from {ids.min()} to {ids.max()}."
+        )
+    # Keras would cast booleans to float32, and take lists for structures.
+    return {
+        name: array.astype(np.int32) if array.dtype == bool else array
+        for name, array in arrays.items()
+    }
 
 
 def to_list(column: Any) -> list[Any]:

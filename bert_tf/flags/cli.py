@@ -316,6 +316,8 @@ def _stray_word(word: str, config_cls: type) -> str:
     advice = "Write --flag=value, with quotes around spaces."
     for name in errors.closest(word.partition(".")[0], paths_read)[:1]:
         advice = f"If it belongs to --{name}, write --{name}={word}."
+    if word.partition("=")[0] in map(flag_name, dataclasses.fields(config_cls)):
+        advice = f"Write --{word}."
     return f"Received an argument without a flag: {word!r}. {advice}"
 
 

@@ -55,6 +55,11 @@ def _read(path: str, including: tuple[str, ...]) -> Iterator[str]:
             "file with a flag in each line."
         ) from error
     flags = [x for x in lines if x and not x.startswith(_COMMENTS)]
+    if wrong := [x for x in flags if not x.startswith("-")]:
+        raise UserError(
+            f"--flagfile={path}: expected --flag=value in each line. Received: "
+            f"{wrong[0]!r:.80}."
+        )
     return _expand(flags, (*including, path))
 
 

@@ -167,8 +167,8 @@ def no_file(path: str, flag: str) -> UserError:
     stems = {os.path.splitext(x)[0]: x for x in others}
     hint = "."
     if os.path.isdir(path):
-        hint = ". It is a directory."
-    elif similar := closest(os.path.splitext(name)[0], stems):
+        return UserError(f"{flag} takes a file. Received a folder: {path!r}.")
+    if similar := closest(os.path.splitext(name)[0], stems):
         hint = f"; did you mean {stems[similar[0]]!r}?"
     elif not os.path.isabs(path):
         hint = f". The current directory is {os.getcwd()}."

@@ -228,6 +228,10 @@ class RunTest(tf.test.TestCase, parameterized.TestCase):
             "--dev_file, write --dev_file=dev.csv.",
         ),
         (
+            "--depth=1 deep",
+            "Received an argument without a flag: 'deep'. Write --deep.",
+        ),
+        (
             "--depth=1 --dev_file=",
             "--dev_file must name a file or folder. Received: ''; name one, or "
             "drop the flag.",
@@ -441,10 +445,12 @@ class FlagFilesTest(tf.test.TestCase, parameterized.TestCase):
     def test_refuses_files_that_hold_no_flags(self):
         self.folder.create_file("a.flags", "--flagfile=a.flags\n")
         self.folder.create_file("latin.csv", b"\xe9", mode="wb")
+        self.folder.create_file("text.md", "# Title\n\n--a=1\nA text.\n")
         for name, message in (
             ("a.flags", ": .* includes itself"),
             ("b.flags", ": no such file. .* base.flags, base_phase2"),
             ("latin.csv", ": not a text in UTF-8"),
+            ("text.md", ": expected --flag=value .* Received: 'A text.'"),
         ):
             with self.assertRaisesRegex(UserError, name + message):
                 flag_files.expand([f"--flagfile={name}"])

@@ -193,7 +193,7 @@ class PathsTest(tf.test.TestCase, parameterized.TestCase):
 
     @parameterized.parameters(
         ({"data": "b.csv"}, "--input: no such file: 'b.csv'.*directory is /"),
-        ({"data": "empty"}, "--input: no such file: 'empty'. It is a dir"),
+        ({"data": "empty"}, "--input takes a file. Received a folder: 'em"),
         ({"data": "texts/aa.txt"}, "'texts/aa.txt'; did you mean 'a.txt'.$"),
         ({"data": "texts/data.txt"}, "did you mean 'data.csv'"),
         ({"data": "text"}, "no such file: 'text'. The current directory"),

@@ -27,6 +27,8 @@ _NO_GOLD_LABEL = ("-", "-1", "-1.0")
 _HIDDEN = (*_NO_GOLD_LABEL, "", "hidden")
 # STS-B's scores are in this range, so submitted scores are clipped to it.
 _LEAST_SCORE, _GREATEST_SCORE = 0.0, 5.0
+# More different fractions than this, and than half of the rows, are scores.
+_FEW_SCORES = 10
 # Descriptions of rows with one text and with two texts, for error messages.
 _ROW_FORMS = {1: "a text (str)", 2: "a pair of texts"}
 
@@ -255,6 +257,14 @@ def gather_labels(
         except ValueError:
             meaning = label.casefold()
         by_meaning[meaning].append(label)
+    has_scores = all(isinstance(x, float) for x in by_meaning)
+    has_scores &= len(labels) > max(_FEW_SCORES, len(examples) // 2)
+    if has_scores and any(x % 1 for x in by_meaning):
+        raise UserError(
+            f"{path} has {len(labels)} different numbers as labels of "
+            f"{len(examples)} rows; to learn numbers, set "
+            "--problem_type=regression."
+        )
     for spellings in by_meaning.values():
         if len(spellings) > 1:
             logging.warning(

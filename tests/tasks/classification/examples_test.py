@@ -282,9 +282,12 @@ class ReadExamplesTest(files_case.FilesCase):
         self.assertIn("the labels 'Y' and 'y', which are learned", second)
         with self.assertNoLogs(level="WARNING"):
             gather("1", "0", "x", "y z")
+        gather(*(str(x) for x in range(11)))  # Numbers of classes.
+        gather(*(str(x / 8) for x in range(11)), *["0.5"] * 11)
         for labels, message in (
             (["b", "b"], "least 2 different labels to learn. Received: 'b'"),
             ([(), ()], "least 1 different label to learn. Received: none"),
+            ([str(x / 8) for x in range(11)], "11 .*11 rows.*=regression"),
         ):
             with self.assertRaisesRegex(UserError, message):
                 gather(*labels)
