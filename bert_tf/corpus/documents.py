@@ -1,5 +1,6 @@
 """Chunks and documents of a corpus, and counts of dropped text by reason."""
 
+import collections
 import dataclasses
 import hashlib
 from typing import Any
@@ -19,7 +20,6 @@ class Chunk:
       payload: The bytes of the lines or pages. For Parquet, (row group, first
         row, stop row), with rows counted from the start of the row group.
       header: The XML before the first page of a dump; else b"".
-      language: The language given with the file, as in de=GLOB; else "".
     """
 
     path: str
@@ -27,7 +27,6 @@ class Chunk:
     format: str
     payload: Any
     header: bytes = b""
-    language: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,21 +75,20 @@ class Tally:
     """Counts and samples of dropped text: `reasons` has a `Reason` by name."""
 
     def __init__(self) -> None:
-        self.reasons: dict[str, Reason] = {}
+        self.reasons = collections.defaultdict[str, Reason](Reason)
 
     def add(self, dropped: Dropped) -> None:
         """Counts and samples a document or paragraph."""
-        reason = self.reasons.setdefault(dropped.reason, Reason())
+        reason = self.reasons[dropped.reason]
         reason.count += 1
         reason.characters += len(dropped.text)
         self.sample(dropped)
 
     def sample(self, dropped: Dropped) -> None:
         """Samples a text if its priority is low, without counting it."""
-        reason = self.reasons.setdefault(dropped.reason, Reason())
         data = f"{dropped.id}\0{dropped.text}".encode("utf-8", "surrogatepass")
         priority = hashlib.blake2b(data, digest_size=8).hexdigest()
-        samples = reason.samples
+        samples = self.reasons[dropped.reason].samples
         if len(samples) < NUM_SAMPLES or priority < samples[-1][0]:
             text = dropped.text[:_SAMPLE_CHARACTERS]
             samples.append([priority, dropped.id, text])
@@ -100,7 +98,7 @@ class Tally:
     def merge(self, other: "Tally") -> None:
         """Adds the counts and samples of another tally."""
         for name, reason in other.reasons.items():
-            own = self.reasons.setdefault(name, Reason())
+            own = self.reasons[name]
             own.count += reason.count
             own.characters += reason.characters
             own.samples = sorted([*own.samples, *reason.samples])[:NUM_SAMPLES]
@@ -111,5 +109,5 @@ class Tally:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Tally":
         tally = cls()
-        tally.reasons = {x: Reason(**y) for x, y in values.items()}
+        tally.reasons |= {x: Reason(**y) for x, y in values.items()}
         return tally

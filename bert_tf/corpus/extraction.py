@@ -42,26 +42,9 @@ _FLAGS = (
     "languages",
 )
 
-_FINGERPRINTS = [field.name for field in dataclasses.fields(Fingerprints)]
-
-
-@dataclasses.dataclass
-class Part:
-    """The file of an extracted chunk.
-
-    Attributes:
-      key: The result of `part_key`; the file's name is <key>.npz.
-      language: The language given as in --input_file=de=GLOB; else "".
-      num_documents: Number of documents; 0 until the part has been read.
-    """
-
-    key: str
-    language: str
-    num_documents: int = 0
-
 
 def part_path(folder: str, key: str) -> str:
-    """Returns the file of a part."""
+    """Returns the file of a part; `key` is the result of `part_key`."""
     return os.path.join(folder, f"{key}.npz")
 
 
@@ -89,19 +72,16 @@ def read_documents(path: str) -> list[Document]:
     """Returns the documents of a part."""
     with np.load(path, allow_pickle=False) as arrays:
         text = gzip.decompress(arrays["text"].tobytes())
-    documents = []
-    for line in text.split(b"\n"):
-        if line:
-            name, *paragraphs = json.loads(line)
-            documents.append(Document(name, tuple(paragraphs)))
-    return documents
+    rows = map(json.loads, filter(None, text.split(b"\n")))
+    return [Document(name, tuple(paragraphs)) for name, *paragraphs in rows]
 
 
 def read_findings(path: str) -> tuple[Fingerprints, Tally]:
     """Returns the fingerprints of a part, and the tally of dropped texts."""
     with np.load(path, allow_pickle=False) as arrays:
-        prints = Fingerprints(**{name: arrays[name] for name in _FINGERPRINTS})
-        return prints, Tally.from_json(json.loads(arrays["tally"].tobytes()))
+        tally = Tally.from_json(json.loads(arrays["tally"].tobytes()))
+        names = arrays.keys() - {"text", "tally"}
+        return Fingerprints(**{name: arrays[name] for name in names}), tally
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,8 +169,8 @@ def extract_on_beam(
     options: ExtractOptions,
     folder: str,
     work_dir: str,
-) -> list[Part]:
-    """Extracts the chunks that have no part yet; returns all parts.
+) -> list[tuple[str, str]]:
+    """Extracts the chunks that have no part yet; returns (part, language).
 
     Workers and launcher share the work folder, in which the workers list the
     parts of each file. Raises `UserError` for unsuitable input, a full disk or
@@ -209,7 +189,7 @@ def extract_on_beam(
         functools.partial(_extract_missing, options),
     )
     return [
-        Part(key, file.language)
+        (part_path(folder, key), file.language)
         for number, file in enumerate(found)
         for key in files.read_json(_list_path(work_dir, number))
     ]

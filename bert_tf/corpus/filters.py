@@ -107,19 +107,12 @@ def letter_share(text: str) -> float:
     >>> letter_share("a 1 b 2")
     0.5
     """
-    counts = collections.Counter(text)
-    kinds = collections.Counter()
-    for character, count in counts.items():
-        kinds[_kind(character)] += count
-    total = kinds["letter"] + kinds["other"]
-    return kinds["letter"] / total if total else 0.0
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _kind(character: str) -> str:
-    if character.isspace():
-        return "space"
-    return "letter" if unicodedata.category(character)[0] in "LM" else "other"
+    letters = total = 0
+    for character, count in collections.Counter(text).items():
+        is_letter = unicodedata.category(character)[0] in "LM"
+        letters += count * is_letter
+        total += count * (not character.isspace())
+    return letters / total if total else 0.0
 
 
 def detect_language(text: str) -> str:

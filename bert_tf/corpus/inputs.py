@@ -43,7 +43,6 @@ _REFUSED = tuple(
     ".7z .arrow .csv .doc .docx .epub .html .json .pdf .rar .sql .tar "
     ".tfrecord .tgz .tsv .zip".split()
 )
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SAMPLE_BYTES = 1 << 20
 
@@ -146,7 +145,7 @@ def _format_of(path: str, input_format: str) -> str:
             "leave it out, as --input_file='*-multistream*.xml*.bz2' does."
         )
     start = next(_read_utf8(path), b"")
-    is_dump = _DUMP.match(start.removeprefix(_BYTE_ORDER_MARK))
+    is_dump = _DUMP.match(start.removeprefix(codecs.BOM_UTF8))
     return "wikipedia" if is_dump else "text"
 
 
@@ -166,17 +165,20 @@ def split(
     is_dump = file.format == "wikipedia"
     pieces = _split_dumps(pieces) if is_dump else ((x, False) for x in pieces)
     for number, (contents, starts_dump) in enumerate(pieces):
-        if number == 0:
-            _refuse_utf16(file.path, contents)
+        place = contents[:_SAMPLE_BYTES].find(b"\0") if number == 0 else -1
+        if place >= 0:
+            raise UserError(
+                f"{file.path} has a byte of value 0 at byte {place}, as UTF-16 "
+                "and binary files have; save it as UTF-8, or set "
+                "--input_format."
+            )
         if starts_dump:
             header, contents = _split_header(file.path, contents)
             start += len(header)
-        elif number == 0 and contents.startswith(_BYTE_ORDER_MARK):
-            contents = contents.removeprefix(_BYTE_ORDER_MARK)
-            start += len(_BYTE_ORDER_MARK)
-        yield Chunk(
-            file.path, start, file.format, contents, header, file.language
-        )
+        elif number == 0 and contents.startswith(codecs.BOM_UTF8):
+            contents = contents.removeprefix(codecs.BOM_UTF8)
+            start += len(codecs.BOM_UTF8)
+        yield Chunk(file.path, start, file.format, contents, header)
         start += len(contents)
 
 
@@ -260,15 +262,6 @@ def _find_end(
     return min(ends(contents.find, max(searched - 16, 0)), default=None)
 
 
-def _refuse_utf16(path: str, piece: bytes) -> None:
-    place = piece[:_SAMPLE_BYTES].find(b"\0")
-    if place >= 0:
-        raise UserError(
-            f"{path} has a byte of value 0 at byte {place}, as UTF-16 and "
-            "binary files have; save it as UTF-8, or set --input_format."
-        )
-
-
 def _split_header(path: str, piece: bytes) -> tuple[bytes, bytes]:
     """Splits the first piece of a dump into header and pages."""
     place = piece.find(b"<page>")
@@ -308,13 +301,8 @@ def _split_parquet(
         pieces = min(max(-(-size // _ROWS_BYTES), 1), max(rows, 1))
         cuts = [rows * piece // pieces for piece in range(pieces + 1)]
         for start, stop in zip(cuts, cuts[1:], strict=False):
-            yield Chunk(
-                file.path,
-                first + start,
-                "parquet",
-                (group, start, stop),
-                language=file.language,
-            )
+            payload = (group, start, stop)
+            yield Chunk(file.path, first + start, "parquet", payload)
         first += rows
     if on_bytes:
         on_bytes(compression.stored_size(file.path))

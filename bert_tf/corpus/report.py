@@ -13,7 +13,6 @@ from bert_tf.corpus import filters
 from bert_tf.corpus import judging
 from bert_tf.corpus import writing
 from bert_tf.corpus.documents import NUM_SAMPLES
-from bert_tf.corpus.documents import Reason
 from bert_tf.corpus.documents import Tally
 from bert_tf.corpus.fingerprints import Fingerprints
 
@@ -49,7 +48,7 @@ def tally_decisions(
             positions = np.flatnonzero(decided == number)
             lowest = np.argsort(hashes[positions], kind="stable")[:NUM_SAMPLES]
             chosen[side] += positions[lowest].tolist()
-            reason = tally.reasons.setdefault(judging.REASONS[number], Reason())
+            reason = tally.reasons[judging.REASONS[number]]
             reason.count += len(positions)
             reason.characters += int(sizes[positions].sum())
     for one in writing.dropped_at(judged, **chosen):
@@ -73,9 +72,8 @@ def build(
     report = {
         "files": {path: vars(counts) for path, counts in written.items()},
         "dropped": {
-            name: {
-                "count": reason.count,
-                "characters": reason.characters,
+            name: vars(reason)
+            | {
                 "samples": [
                     {"id": name, "text": text}
                     for _, name, text in reason.samples
@@ -124,12 +122,8 @@ def draw(report: Mapping[str, Any]) -> Figure:
         "Text that was kept and dropped",
         [len(x) for x in (documents, characters, languages) if x],
     )
-    for axes, title, values in zip(
-        panels,
-        ("Documents", "Characters"),
-        (documents, characters),
-        strict=False,
-    ):
+    drawn = {"Documents": documents, "Characters": characters}
+    for axes, (title, values) in zip(panels, drawn.items(), strict=False):
         colors = [
             reports.BLUE if name in kept else reports.ORANGE for name in values
         ]

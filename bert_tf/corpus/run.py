@@ -28,7 +28,6 @@ from bert_tf.corpus import report as corpus_report
 from bert_tf.corpus import writing
 from bert_tf.corpus.documents import Chunk
 from bert_tf.corpus.documents import Tally
-from bert_tf.corpus.extraction import Part
 from bert_tf.corpus.fingerprints import Fingerprints
 from bert_tf.corpus.writing import Judged
 from bert_tf.errors import UserError
@@ -102,13 +101,11 @@ def _make(
     with worker_processes.pool(processes) as pool:
         folder = os.path.join(work_dir, "parts")
         if config.runner:
-            extracted = extraction.extract_on_beam(
-                found, options, folder, work_dir
-            )
+            parts = extraction.extract_on_beam(found, options, folder, work_dir)
         else:
-            extracted = _extract(found, options, pool, processes, folder)
-        judged, decisions, prints, tally = _judge(config, extracted, work_dir)
-        orders, languages = _choose(config, extracted, decisions, prints)
+            parts = _extract(found, options, pool, processes, folder)
+        judged, decisions, prints, tally = _judge(config, parts, work_dir)
+        orders, languages = _choose(config, parts, judged, decisions, prints)
         for name, order in orders.items():
             judged.store(name, order)
         tasks = _plan_outputs(config, names, orders, decisions.sizes, judged)
@@ -136,9 +133,9 @@ def _extract(
     pool: Any,
     processes: int,
     folder: str,
-) -> list[Part]:
-    """Extracts the chunks that have no part yet; returns all parts."""
-    extracted: list[Part] = []
+) -> list[tuple[str, str]]:
+    """Extracts the chunks that have no part yet; returns (part, language)."""
+    parts: list[tuple[str, str]] = []
     total = sum(compression.stored_size(file.path) for file in found)
     with progress.bar(total, "extracting text", "B") as bar:
 
@@ -147,44 +144,36 @@ def _extract(
             for file in found:
                 for chunk in inputs.split(file, bar.update):
                     key = extraction.part_key(chunk, options)
-                    extracted.append(Part(key, chunk.language))
                     path = extraction.part_path(folder, key)
-                    if key not in started and not os.path.exists(path):
-                        started.add(key)
+                    parts.append((path, file.language))
+                    if path not in started and not os.path.exists(path):
+                        started.add(path)
                         yield chunk, options, path
 
         for _ in worker_processes.finished(
             pool, processes, extraction.extract, tasks()
         ):
             pass
-    return extracted
+    return parts
 
 
 def _judge(
-    config: Flags, extracted: Sequence[Part], work_dir: str
+    config: Flags, parts: Sequence[tuple[str, str]], work_dir: str
 ) -> tuple[Judged, judging.Decisions, Fingerprints, Tally]:
     folder = os.path.join(work_dir, "judged")
-    paths = [
-        extraction.part_path(os.path.join(work_dir, "parts"), part.key)
-        for part in extracted
-    ]
-    tally = Tally()
+    tally, part_sizes = Tally(), []
 
     def read() -> Iterator[Fingerprints]:
-        for part, path in zip(extracted, paths, strict=True):
+        for path, _ in parts:
             prints, lost = extraction.read_findings(path)
-            part.num_documents = len(prints.ids)
+            part_sizes.append(len(prints.ids))
             tally.merge(lost)
             yield prints
 
     prints = fingerprints.concatenate(read(), folder)
     decisions = judging.decide(prints, config, folder)
-    judged = Judged(folder, paths)
-    judged.store_decisions(
-        decisions,
-        prints.num_paragraphs,
-        [part.num_documents for part in extracted],
-    )
+    judged = Judged(folder, [path for path, _ in parts])
+    judged.store_decisions(decisions, prints.num_paragraphs, part_sizes)
     tally.merge(corpus_report.tally_decisions(prints, decisions, judged))
     if not (decisions.documents == 0).any():
         reasons = ", ".join(
@@ -199,7 +188,8 @@ def _judge(
 
 def _choose(
     config: Flags,
-    extracted: Sequence[Part],
+    parts: Sequence[tuple[str, str]],
+    judged: Judged,
     decisions: judging.Decisions,
     prints: Fingerprints,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any] | None]:
@@ -211,12 +201,12 @@ def _choose(
         orders["heldout"] = np.flatnonzero(is_kept & is_heldout)
         is_kept &= ~is_heldout
         _check_heldout(config, len(orders["heldout"]), int(is_kept.sum()))
-    names = sorted({part.language for part in extracted})
+    names = sorted({language for _, language in parts})
     if not any(names):
         orders["text"] = np.flatnonzero(is_kept)
         return orders, None
-    numbers = [names.index(part.language) for part in extracted]
-    languages = np.repeat(numbers, [part.num_documents for part in extracted])
+    numbers = [names.index(language) for _, language in parts]
+    languages = np.repeat(numbers, np.diff(judged.load("first_document")))
     sizes = decisions.sizes * is_kept
     copies = is_kept.astype(np.int64)
     if config.language_sampling is not None:
@@ -264,8 +254,7 @@ def _plan_outputs(
     order = orders["text"]
     shards = max(config.num_shards, 1)
     ends = np.cumsum(sizes[order])
-    total = int(ends[-1]) if len(ends) else 0
-    cuts = np.searchsorted(ends, [total * i / shards for i in range(shards)])
+    cuts = np.searchsorted(ends, [ends[-1] * i / shards for i in range(shards)])
     cuts = [0, *cuts[1:].tolist(), len(order)]
     tasks = [
         (judged, "text", start, stop, name)
@@ -286,10 +275,8 @@ def _write(
 ) -> dict[str, writing.Written]:
     """Writes the unfinished files; returns the counts of all files."""
     path = os.path.join(work_dir, "written.json")
-    done: dict[str, Any] = {}
-    if os.path.exists(path):
-        done = text_files.read_json(path)
-    done = {x: y for x, y in done.items() if os.path.exists(x)}
+    stored = text_files.read_json(path) if os.path.exists(path) else {}
+    done = {x: y for x, y in stored.items() if os.path.exists(x)}
     # Remove deleted files from written.json before they are written again:
     # after a kill in between, a new file would have the old file's counts.
     files.write_json(path, done)
@@ -343,21 +330,18 @@ def _build_recipe(
         for name, value in dataclasses.asdict(config).items()
         if name in effective
     }
-    entries = [
-        [file.path, files.fingerprint(file.path), file.language]
-        for file in found
-    ]
-    for pattern in (config.exclude_file or "").split(","):
-        if pattern:
-            for path in inputs.expand(pattern.strip(), "--exclude_file"):
-                entries.append([path, files.fingerprint(path), "excluded"])
-    outputs = {os.path.realpath(path) for path in output_files(config)}
-    for path, *_ in entries:
+    read = [(file.path, file.language) for file in found]
+    for pattern in filter(None, (config.exclude_file or "").split(",")):
+        excluded = inputs.expand(pattern.strip(), "--exclude_file")
+        read += [(path, "excluded") for path in excluded]
+    outputs = set(map(os.path.realpath, output_files(config)))
+    for path, _ in read:
         if os.path.realpath(path) in outputs:
             raise UserError(
                 "--output_file must differ from the files that are read. "
                 f"Received: {path!r} for both."
             )
+    entries = [[path, files.fingerprint(path), kind] for path, kind in read]
     return {"flags": flags, "inputs": entries}
 
 

@@ -30,9 +30,10 @@ TOO_SLOW = "page that takes over 10 s"
 TOO_DEEP = "page that is nested too deeply"
 _MAX_SECONDS = 10.0
 _END = b"</page>"
-# Numbers of the namespaces Media, File and Category. A link to a page in these
-# namespaces shows no text.
+# Numbers and names of the namespaces Media, File and Category. A link to a page
+# in these namespaces shows no text.
 _HIDDEN = ("-2", "6", "14")
+_HIDDEN_NAMES = frozenset({"file", "image", "media", "category"})
 _NAMESPACE = re.compile(r'<namespace key="(-?\d+)"[^>]*>([^<]*)</namespace>')
 # Templates of disambiguation pages. Dumps do not mark these pages, so templates
 # and titles are matched. Each Wikipedia has template names in its own language.
@@ -164,8 +165,13 @@ def read(
     readers.decode(chunk, replace_invalid)
     parser = _shared_parser()
     header = chunk.header.decode("utf-8", "replace")
-    hidden = hidden_prefixes(header)
-    namespaces = _namespaces(header)
+    namespaces = {
+        html.unescape(name).lower(): key
+        for key, name in _NAMESPACE.findall(header)
+    }
+    hidden = _HIDDEN_NAMES.union(
+        name for name, key in namespaces.items() if key in _HIDDEN
+    )
     start = 0
     while (end := chunk.payload.find(_END, start)) >= 0:
         stop = end + len(_END)
@@ -196,9 +202,8 @@ def _parse(
         raise _broken(chunk, start, "a page has no title")
     title = root.findtext("title") or ""
     # Some dumps have all revisions of a page; take the last revision.
-    revisions = root.findall("revision")
-    text = (revisions[-1].findtext("text") if revisions else "") or ""
-    model = revisions[-1].findtext("model") if revisions else None
+    revision = (root.findall("revision") or [root])[-1]
+    text = revision.findtext("text") or ""
     reason = None
     prefix = title.partition(":")[0].lower() if ":" in title else ""
     # Dumps before 2012 have no <ns>, so the title's prefix decides.
@@ -210,7 +215,7 @@ def _parse(
         text,
     ):
         reason = REDIRECT
-    elif (model or "wikitext") != "wikitext":
+    elif revision.findtext("model") not in (None, "", "wikitext"):
         reason = OTHER_MODEL
     elif _DISAMBIGUATION_TITLE.search(title) or _DISAMBIGUATION.search(text):
         reason = DISAMBIGUATION
@@ -222,23 +227,3 @@ def _broken(chunk: Chunk, start: int, reason: str) -> UserError:
         f"{chunk.path} is broken XML in the page at byte {chunk.start + start} "
         f"of the decompressed file: {reason}; download it again."
     )
-
-
-def hidden_prefixes(header: str) -> frozenset[str]:
-    """Returns the prefixes of links to files and categories, in lower case.
-
-    >>> header = '<namespace key="6" case="first-letter">Datei</namespace>'
-    >>> sorted(hidden_prefixes(header))
-    ['category', 'datei', 'file', 'image', 'media']
-    """
-    names = {"file", "image", "media", "category"}
-    own = _namespaces(header).items()
-    return frozenset(names | {name for name, key in own if key in _HIDDEN})
-
-
-def _namespaces(header: str) -> dict[str, str]:
-    """Returns the number of each namespace by its name, in lower case."""
-    return {
-        html.unescape(name).lower(): key
-        for key, name in _NAMESPACE.findall(header)
-    }

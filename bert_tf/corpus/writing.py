@@ -96,13 +96,7 @@ def write(
     with files.atomic_file(path) as temporary, _open(temporary, path) as file:
         positions = judged.load(order)[start:stop]
         for _, document, decisions in judged.read(positions):
-            kept = [
-                text
-                for text, reason in zip(
-                    document.paragraphs, decisions, strict=True
-                )
-                if not reason
-            ]
+            kept = [*itertools.compress(document.paragraphs, decisions == 0)]
             text = "\n".join(kept)
             separator = "\n" if written.documents else ""
             file.write(f"{separator}{text}\n".encode())

@@ -95,6 +95,10 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
     def test_lists_are_no_redirects(self, text):
         self.assertIsInstance(_read(corpus_case.page(1, text)), Document)
 
+    def test_hides_links_to_the_namespaces_of_the_header(self):
+        page = corpus_case.page(1, "[[Datei:A|B]]Text [[Vorlage:C|D]].")
+        self.assertEqual(_read(page).paragraphs, ("Text D.",))
+
     def test_names_the_byte_that_is_not_utf8(self):
         page = corpus_case.page(1, "Stroeme.").encode().replace(b"oe", b"\xf6")
         place = page.index(b"\xf6")
