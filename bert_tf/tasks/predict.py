@@ -4,7 +4,6 @@ Shapes:
   N: rows of features.
   B: batch size.
   R: replicas.
-  T: number of tokens in a padded row.
 """
 
 import collections

@@ -4,10 +4,8 @@ Section 4.4 of the paper: each choice, packed with its context, gets a score,
 and a softmax over the choices converts scores to probabilities.
 
 Shapes:
-  N: number of examples.
   B: batch size.
   C: the maximum number of choices.
-  T: number of tokens in a padded row.
 """
 
 import dataclasses

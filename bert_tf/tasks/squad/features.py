@@ -1,8 +1,6 @@
 """SQuAD windows: questions with paragraphs, cut to the model's length.
 
 Shapes:
-  N: number of windows.
-  B: batch size.
   T: length of a window or a batch.
 """
 

@@ -6,7 +6,6 @@ was have the labels B-PER, I-PER, none and O.
 
 Shapes:
   W: number of words in all examples.
-  N: number of windows.
   B: batch size.
   T: row length.
 """
