@@ -330,31 +330,8 @@ def draw_report(report: dict[str, Any], title: str) -> Figure:
     )
     figure, panels = reports.new_panels(summary, [5, 3, 3])
     _draw_lengths(panels[0], report)
-    replacements = {
-        "replaced_by_mask_share": "[MASK]",
-        "kept_share": "kept",
-        "replaced_by_random_share": "random",
-    }
-    shares = {
-        "masked_share": "predicted, of tokens",
-        "random_next_share": "random next, of records",
-        "truncated_share": "truncated, of records",
-    }
-    asked = {"actual": report, "expected": report["asked"]}
-    for axes, title, names, sources in (
-        (
-            panels[1],
-            "Replacements, % of the predicted tokens",
-            replacements,
-            asked,
-        ),
-        (
-            panels[2],
-            "Shares, %; the dotted line is the maximum",
-            shares,
-            {"": report},
-        ),
-    ):
+
+    def draw_bars(axes, title, names, sources):
         series = {
             label: [100 * values[name] for name in names]
             for label, values in sources.items()
@@ -362,6 +339,27 @@ def draw_report(report: dict[str, Any], title: str) -> Figure:
         reports.draw_bars(axes, [*names.values()], series, text="{:.1f}")
         axes.set_xlim(0, 112)
         reports.finish(axes, "x", title)
+
+    draw_bars(
+        panels[1],
+        "Replacements, % of the predicted tokens",
+        {
+            "replaced_by_mask_share": "[MASK]",
+            "kept_share": "kept",
+            "replaced_by_random_share": "random",
+        },
+        {"actual": report, "expected": report["asked"]},
+    )
+    draw_bars(
+        panels[2],
+        "Shares, %; the dotted line is the maximum",
+        {
+            "masked_share": "predicted, of tokens",
+            "random_next_share": "random next, of records",
+            "truncated_share": "truncated, of records",
+        },
+        {"": report},
+    )
     panels[2].vlines(100 * _MOST_RANDOM_NEXT, 0.5, 1.5, reports.ORANGE, ":")
     reports.add_legend(figure)
     return figure

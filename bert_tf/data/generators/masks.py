@@ -216,9 +216,7 @@ def mask_batch(
         # If there are too many tokens, predict a uniform sample: from the first
         # tokens, a model would learn only starts of texts.
         count = np.minimum(candidates.sum(axis=1), most)
-    if (
-        config.do_whole_word_mask or config.max_ngram > 1
-    ) and not config.left_to_right:
+    if config.do_whole_word_mask or config.max_ngram > 1:
         starts, ngram = starts_word[input_ids], config.max_ngram
         chosen = choose_words(
             candidates, starts, segment_ids, count, ngram, rng

@@ -73,7 +73,6 @@ def generate(
     The text has one sentence per line. `work_dir` is unused: a killed run
     starts again from the beginning. Text without a token raises `UserError`.
     """
-    del work_dir
     rng = random.Random(config.random_seed)
     documents = read_documents(config, input_files, tokenizer)
     rng.shuffle(documents)
