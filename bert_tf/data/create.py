@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from absl import logging
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bert_tf import errors
@@ -329,7 +328,17 @@ def draw_report(report: dict[str, Any], title: str) -> Figure:
         f"{report['padding_share']:.1%} padding"
     )
     figure, panels = reports.new_panels(summary, [5, 3, 3])
-    _draw_lengths(panels[0], report)
+    bars = report["length_histogram"]
+    panels[0].bar(
+        [bar["from"] for bar in bars],
+        [bar["records"] for bar in bars],
+        width=[bar["to"] - bar["from"] + 0.9 for bar in bars],
+        align="edge",
+        color=reports.BLUE,
+    )
+    panels[0].set_yscale("symlog")
+    panels[0].set(xlabel="tokens in a record", ylabel="records")
+    reports.finish(panels[0], "y", "Lengths")
 
     def draw_bars(axes, title, names, sources):
         series = {
@@ -363,17 +372,3 @@ def draw_report(report: dict[str, Any], title: str) -> Figure:
     panels[2].vlines(100 * _MOST_RANDOM_NEXT, 0.5, 1.5, reports.ORANGE, ":")
     reports.add_legend(figure)
     return figure
-
-
-def _draw_lengths(axes: Axes, report: dict[str, Any]) -> None:
-    bars = report["length_histogram"]
-    axes.bar(
-        [bar["from"] for bar in bars],
-        [bar["records"] for bar in bars],
-        width=[bar["to"] - bar["from"] + 0.9 for bar in bars],
-        align="edge",
-        color=reports.BLUE,
-    )
-    axes.set_yscale("symlog")
-    axes.set(xlabel="tokens in a record", ylabel="records")
-    reports.finish(axes, "y", "Lengths")

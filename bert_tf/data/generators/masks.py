@@ -151,31 +151,6 @@ def choose_words(
     return candidates & np.take_along_axis(chosen_words, word_of_token, axis=1)
 
 
-def replace_tokens(
-    tokens: np.ndarray,
-    config: Flags,
-    mask_id: int,
-    token_ids: np.ndarray,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    """Returns the ids to put in place of `tokens`, which are to be predicted.
-
-    Each token is masked, kept or replaced independently, even within a word.
-    Random tokens are drawn from `token_ids`, which has all tokens, including
-    special tokens (lines 391-404 and 210 of the original).
-    """
-    draws = rng.random(tokens.shape)
-    random_tokens = token_ids[rng.integers(0, len(token_ids), tokens.shape)]
-    kept_below = config.mask_rate + config.same_rate
-    if config.random_rate == 0:
-        kept_below = 1.0  # Rounding may make the sum less than 1.
-    return np.where(
-        draws < config.mask_rate,
-        mask_id,
-        np.where(draws < kept_below, tokens, random_tokens),
-    )
-
-
 def mask_batch(
     input_ids: np.ndarray,
     segment_ids: np.ndarray,
@@ -202,7 +177,8 @@ def mask_batch(
       lengths: <int64>[batch], tokens per row, with [CLS] and [SEP].
       config: Flags that set how tokens are chosen and replaced.
       mask_id: The id of [MASK].
-      token_ids: The ids to draw random tokens from.
+      token_ids: The ids to draw random tokens from: all tokens, including
+        special tokens.
       rng: The random generator.
 
     Returns:
@@ -239,9 +215,15 @@ def mask_batch(
     ids[slots] = tokens
     weights[slots] = 1.0
     if not config.left_to_right:
-        flat_ids[places] = replace_tokens(
-            tokens, config, mask_id, token_ids, rng
-        )
+        # Mask, keep or replace each token independently, even within a word
+        # (lines 391-404 and 210 of the original).
+        draws = rng.random(tokens.shape)
+        drawn = token_ids[rng.integers(0, len(token_ids), tokens.shape)]
+        kept_below = config.mask_rate + config.same_rate
+        if config.random_rate == 0:
+            kept_below = 1.0  # Rounding may make the sum less than 1.
+        unmasked = np.where(draws < kept_below, tokens, drawn)
+        flat_ids[places] = np.where(draws < config.mask_rate, mask_id, unmasked)
     return {
         "masked_lm_positions": positions.reshape(batch_size, most),
         "masked_lm_ids": ids.reshape(batch_size, most),

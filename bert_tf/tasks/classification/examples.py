@@ -391,19 +391,6 @@ def require_text(example: InputExample) -> None:
             )
 
 
-def read_official_texts(task: GlueTask, path: str) -> Iterator[InputExample]:
-    """Yields the texts of a file to predict, row by row; labels are not read.
-
-    Raises:
-      UserError: If the file is not a valid table or lacks a column, or a text
-        is missing; empty texts are kept, as in the original.
-    """
-    table = read_official_table(task, path)
-    texts = _official_columns(task, table)
-    for row in table.rows:
-        yield make_example(path, row, texts, keep_empty=True)
-
-
 def read_official_table(task: GlueTask, path: str) -> tables.Table:
     """Opens a file to predict; .txt lines are texts, or pairs with a tab."""
     return _open_official(task, path, ".tsv" if task.is_pair else ".txt")
@@ -431,7 +418,7 @@ def read_official(
     table = _open_official(
         task, path, ".tsv", broken.append if may_break else None
     )
-    texts = _official_columns(task, table)
+    texts = official_columns(task, table)
     if not is_test and set(task.label_columns).isdisjoint(table.columns):
         table.require(task.label_columns[:1])
     examples, num_without_label = [], 0
@@ -484,7 +471,8 @@ def _open_official(
     )
 
 
-def _official_columns(task: GlueTask, table: tables.Table) -> tuple[str, ...]:
+def official_columns(task: GlueTask, table: tables.Table) -> tuple[str, ...]:
+    """Returns the columns of an official table that contain the texts."""
     lines = (tables.TEXT_COLUMN,)  # The columns of a .txt file.
     if table.columns == lines:
         return lines

@@ -195,14 +195,22 @@ class ClassificationFiles(TaskFiles):
     def read_inputs(
         self, path: str, keep_empty: bool | None = None
     ) -> Iterator[InputExample]:
-        """Yields the texts of a file; see `read_text` for `keep_empty`."""
-        if self.official is not None:
-            return classification_examples.read_official_texts(
-                self.official, path
+        """Yields the texts of a file; see `read_text` for `keep_empty`.
+
+        Empty texts of official tasks are always kept, as in the original.
+        """
+        if self.official is None:
+            choices = self.column_choices
+            yield from classification_examples.read_texts(
+                path, choices, keep_empty
             )
-        return classification_examples.read_texts(
-            path, self.column_choices, keep_empty
-        )
+            return
+        table = self.read_table(path)
+        columns = classification_examples.official_columns(self.official, table)
+        for row in table.rows:
+            yield classification_examples.make_example(
+                path, row, columns, keep_empty=True
+            )
 
     def read_table(self, path: str) -> tables.Table | None:
         if self.official is not None:

@@ -398,40 +398,27 @@ def combine(
                 f"questions. Received: {len(differing)} that are in only one "
                 f"of them, as {differing[0]!r}."
             )
-    return [
-        _combine_question(
-            qas_id,
-            [system[qas_id] for system in systems],
-            version_2_with_negative,
+    predictions = []
+    for qas_id in systems[0]:
+        total: collections.Counter[str] = collections.Counter()
+        for system in systems:
+            total.update(system[qas_id])
+        # Equally probable answers stay in the order read.
+        nbest = tuple(
+            NbestPrediction(text, probability / len(systems))
+            for text, probability in total.most_common()
         )
-        for qas_id in systems[0]
-    ]
-
-
-def _combine_question(
-    qas_id: str,
-    systems: Sequence[dict[str, float]],
-    version_2_with_negative: bool,
-) -> SquadPrediction:
-    total: collections.Counter[str] = collections.Counter()
-    for system in systems:
-        total.update(system)
-    # Equally probable answers stay in the order read.
-    nbest = tuple(
-        NbestPrediction(text, probability / len(systems))
-        for text, probability in total.most_common()
-    )
-    if not version_2_with_negative:
-        return SquadPrediction(qas_id, nbest)
-    if "" not in total:
-        raise UserError(
-            f"Question {qas_id!r} lacks the empty answer in the n-best files, "
-            "so they are not of SQuAD 2.0."
-        )
-    best = max((total[text] for text in total if text), default=0.0)
-    return SquadPrediction(
-        qas_id, nbest, null_odds=_log(total[""]) - _log(best)
-    )
+        null_odds = None
+        if version_2_with_negative:
+            if "" not in total:
+                raise UserError(
+                    f"Question {qas_id!r} lacks the empty answer in the n-best "
+                    "files, so they are not of SQuAD 2.0."
+                )
+            best = max((total[text] for text in total if text), default=0.0)
+            null_odds = _log(total[""]) - _log(best)
+        predictions.append(SquadPrediction(qas_id, nbest, null_odds))
+    return predictions
 
 
 def _read_entries(entries: Any, where: str) -> dict[str, float]:

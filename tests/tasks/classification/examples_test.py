@@ -12,6 +12,7 @@ from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification import glue_tasks
 from bert_tf.tasks.classification.examples import Columns
 from bert_tf.tasks.classification.examples import InputExample
+from bert_tf.tasks.classification.task_files import ClassificationFiles
 from tests.support import files_case
 from tests.support.glue_layouts import LAYOUTS
 from tests.support.glue_layouts import XNLI_HEADER
@@ -466,9 +467,8 @@ class GlueTest(files_case.FilesCase):
         self.assertEqual([e.text_a for e in read], ["A", " ", "B"])
         self.assertEqual(self.counts, {"examples with an empty text, kept": 1})
         path = self.path("train.tsv")
-        texts = classification_examples.read_official_texts(
-            glue_tasks.get_task("sst-2"), path
-        )
+        task = ClassificationFiles(official=glue_tasks.get_task("sst-2"))
+        texts = task.read_inputs(path)
         self.assertEqual([e.text_a for e in texts], ["A", " ", "B"])
 
     @parameterized.parameters(
@@ -502,9 +502,8 @@ class GlueTest(files_case.FilesCase):
             "diagnostic-full.tsv",
             "Domain\tPremise\tHypothesis\tLabel\nNews\tA\tB\tneutral\n",
         )
-        (example,) = classification_examples.read_official_texts(
-            glue_tasks.get_task(task), path
-        )
+        task = ClassificationFiles(official=glue_tasks.get_task(task))
+        (example,) = task.read_inputs(path)
         self.assertEqual((example.text_a, example.text_b), ("A", "B"))
 
     def test_broken_rows_of_qqp_are_counted(self):
