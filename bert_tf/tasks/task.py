@@ -92,6 +92,15 @@ class Task(TaskFiles):
     # The name of an output that a step computes for all rows before the loss of
     # any row, for in-batch negatives; None if the losses are independent.
     coupled: ClassVar[str | None] = None
+    # True if a greater `metric` is better.
+    more_is_better: ClassVar[bool] = True
+    # True if the loss or predictions depend on outputs of padding. If False,
+    # `--unpad` may skip padding; its hidden states are then 0.
+    reads_padding: ClassVar[bool] = False
+    # True if rows are pairs of texts; export's --pair overrides it.
+    is_pair: ClassVar[bool] = False
+    # The TensorFlow Serving method that exports add to `predict`.
+    method: ClassVar[Literal["classify", "regress"] | None] = None
 
     max_seq_length: int = 128  # The maximum number of tokens in a row.
 
@@ -99,19 +108,6 @@ class Task(TaskFiles):
     @abc.abstractmethod
     def metric(self) -> str:
         """The metric in `score` that selects the best of several models."""
-
-    @property
-    def more_is_better(self) -> bool:
-        """True if a greater `metric` is better."""
-        return True
-
-    @property
-    def reads_padding(self) -> bool:
-        """True if the loss or predictions depend on outputs of padding.
-
-        If False, `--unpad` may skip padding; its hidden states are then 0.
-        """
-        return False
 
     @abc.abstractmethod
     def featurize(
@@ -121,16 +117,6 @@ class Task(TaskFiles):
         is_training: bool = False,
     ) -> Features:
         """Converts examples to rows of token ids."""
-
-    @property
-    def is_pair(self) -> bool:
-        """True if rows are pairs of texts; export's --pair overrides it."""
-        return False
-
-    @property
-    def method(self) -> Literal["classify", "regress"] | None:
-        """The TensorFlow Serving method that exports add to `predict`."""
-        return None
 
     def rows_per_step(
         self, batch_size: int, num_examples: int, num_rows: int

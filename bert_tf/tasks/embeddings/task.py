@@ -57,9 +57,7 @@ class EmbeddingsTask(EmbeddingsFiles, task.Task):
     normalize: bool = True
     max_seq_length: int = 512
 
-    @property
-    def metric(self) -> str:
-        return "spearman"
+    metric = "spearman"
 
     def featurize(
         self,

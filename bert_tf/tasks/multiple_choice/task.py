@@ -50,9 +50,7 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
     head: str = "linear"
     head_dropout_prob: float = 0.1
 
-    @property
-    def metric(self) -> str:
-        return metrics.ACCURACY
+    metric = metrics.ACCURACY
 
     def featurize(
         self,
