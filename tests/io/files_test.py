@@ -228,7 +228,7 @@ class ReadTest(tf.test.TestCase, parameterized.TestCase):
         files.write_bytes(self.path, b"x")
         self.assertEqual(files.require_file(self.path, "--a"), self.path)
         for path in (self.path + "x", os.path.dirname(self.path), ""):
-            with self.assertRaisesRegex(UserError, "--a(: no such| takes a) file"):
+            with self.assertRaisesRegex(UserError, "--a(: no such| takes a)"):
                 files.require_file(path, "--a")
 
     def test_bert_config_errors_name_the_file(self):
