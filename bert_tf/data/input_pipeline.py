@@ -20,8 +20,9 @@ buffer's contents.
 import bisect
 import os
 import tempfile
+from collections.abc import Callable
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -139,8 +140,7 @@ class PretrainingInput:
                 batch = self.masking.apply(batch, index, self.seed)
             return batch | {"example_index": index}
 
-        stream = stream.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
-        return _with_options(stream.prefetch(tf.data.AUTOTUNE))
+        return _parsed(stream, parse)
 
     def evaluation_dataset(self) -> tf.data.Dataset:
         """Returns all records once, in file order, with their own masks.
@@ -162,12 +162,11 @@ class PretrainingInput:
             }
             return batch | {"example_index": index}
 
-        stream = stream.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
         num_batches = -(-self.num_records // self.batch_size)
         stream = stream.apply(
             tf.data.experimental.assert_cardinality(num_batches)
         )
-        return _with_options(stream.prefetch(tf.data.AUTOTUNE))
+        return _parsed(stream, parse)
 
     def explain(self, error: tf.errors.OpError) -> UserError | None:
         """Returns an error that names the bad record, or None if there is none.
@@ -212,15 +211,14 @@ class PretrainingInput:
         """Returns the permuted blocks of an epoch, starting at a position."""
         block, offset = divmod(position, RECORDS_PER_BLOCK)
         order = file_order(len(self.record_files), self.seed, epoch).numpy()
-        start = find_start(
+        group, files, skips = find_start(
             self.record_counts[order], position - offset, FILES_PER_GROUP
         )
         paths = np.array(self._read_from)[order]
-        later = paths[(start.group + 1) * FILES_PER_GROUP :]
+        later = paths[(group + 1) * FILES_PER_GROUP :]
         # Files are read in turn, so begin with the file of the next record.
         begun = self._group(
-            tf.constant(paths[list(start.files)], tf.string),
-            tf.constant(start.skips, tf.int64),
+            tf.constant(paths[files], tf.string), tf.constant(skips, tf.int64)
         )
         records = begun.concatenate(self._groups(tf.constant(later, tf.string)))
         blocks = self._blocks(records, epoch, block)
@@ -280,14 +278,17 @@ class PretrainingInput:
         }
 
 
-def _with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def _parsed(
+    stream: tf.data.Dataset, parse: Callable[..., Any]
+) -> tf.data.Dataset:
+    stream = stream.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
     options = tf.data.Options()
     options.deterministic = True
     # Do not shard files: each worker reads all files and takes its rows.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF
     )
-    return dataset.with_options(options)
+    return stream.prefetch(tf.data.AUTOTUNE).with_options(options)
 
 
 def file_order(num_files: int, seed: int, epoch: tf.Tensor | int) -> tf.Tensor:
@@ -305,30 +306,20 @@ def block_order(
     return stateless_random.permutation(size, _BLOCK_SALT, seed, epoch, block)
 
 
-class StartPoint(NamedTuple):
-    """The starting position in an epoch's interleaved sequence.
-
-    Attributes:
-      group: Number of the first group to read.
-      files: Indices of the group's files in the epoch's order of files. The
-        file to read next comes first.
-      skips: Number of records to skip in each of these files.
-    """
-
-    group: int
-    files: tuple[int, ...]
-    skips: tuple[int, ...]
-
-
 def find_start(
     counts: np.ndarray, position: int, files_per_group: int
-) -> StartPoint:
+) -> tuple[int, np.ndarray, np.ndarray]:
     """Finds the record at a position of an epoch's interleaved sequence.
 
     `counts` <int64>[num_files] has the number of records of each file, in the
     epoch's order. The last group may have fewer files. Files of 3, 1 and 2
     records give the sequence a0 b0 c0 a1 c1 a2; position 4, c1, is in group 0
-    with files (2, 0, 1) and skips (1, 2, 1).
+    with files [2, 0, 1] and skips [1, 2, 1].
+
+    Returns:
+      The number of the first group to read; the indices <int64>[n] of its
+      files in the epoch's order, the file to read next first; and the number
+      of records to skip in each of these files, <int64>[n].
     """
     starts = np.arange(0, len(counts), files_per_group)
     group_ends = np.cumsum(np.add.reduceat(counts, starts))
@@ -351,8 +342,4 @@ def find_start(
         group_counts, row + (np.arange(len(group_counts)) < turn)
     )
     rotated = np.roll(np.arange(len(group_counts)), -turn)
-    return StartPoint(
-        group,
-        tuple((first + rotated).tolist()),
-        tuple(skips[rotated].tolist()),
-    )
+    return group, first + rotated, skips[rotated]

@@ -314,7 +314,7 @@ class RecordOrderTest(tf.test.TestCase):
         counts = np.array([2, 0, 3, 1, 0, 3])
         starts = [input_pipeline.find_start(counts, i, 3) for i in range(9)]
         self.assertEqual(
-            [(start.files[0], start.skips[0]) for start in starts],
+            [(files[0], skips[0]) for _, files, skips in starts],
             # Two groups of three files; the files of a group take turns.
             [(0, 0), (2, 0), (0, 1), (2, 1), (2, 2)]
             + [(3, 0), (5, 0), (5, 1), (5, 2)],
