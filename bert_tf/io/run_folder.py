@@ -314,8 +314,8 @@ def refuse_removal(
             )
 
 
-def shown(names: Sequence[str]) -> str:
-    """Returns some names and the number of further names, for a message."""
-    more = len(names) - _NAMES_SHOWN
-    text = ", ".join(names[:_NAMES_SHOWN])
-    return f"{text} and {more} more" if more > 0 else text
+def shown(names: Sequence[str], most: int | None = _NAMES_SHOWN) -> str:
+    """Returns up to `most` names and the number of others, for a message."""
+    text = ", ".join(names[:most])
+    more = len(names) - len(names[:most])
+    return f"{text} and {more} more" if more else text

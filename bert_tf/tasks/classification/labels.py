@@ -14,6 +14,7 @@ from absl import logging
 
 from bert_tf.errors import UserError
 from bert_tf.errors import did_you_mean
+from bert_tf.io import run_folder
 
 ProblemType = Literal["single_label", "multi_label", "regression"]
 Label = str | tuple[str, ...] | float
@@ -39,9 +40,7 @@ def check_known(where: str, label: Label, known: Collection[str]) -> None:
 
 def name_some(labels: Sequence[str]) -> str:
     """Returns the first labels and how many more there are, for messages."""
-    shown = ", ".join(map(repr, labels[:_MAX_LABELS_SHOWN]))
-    more = len(labels) - _MAX_LABELS_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    return run_folder.shown([*map(repr, labels)], _MAX_LABELS_SHOWN)
 
 
 def parse_number(where: str, value: Any) -> float:

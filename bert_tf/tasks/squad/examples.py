@@ -13,6 +13,7 @@ from typing import ClassVar
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.io import run_folder
 from bert_tf.io import tables
 from bert_tf.io import text_files
 from bert_tf.tasks.classification import examples as classification_examples
@@ -237,15 +238,13 @@ def _report_training(
             "questions has its answer in the paragraph at the given offset."
         )
     if unmatched:
-        shown = unmatched[:max_ids]
-        more = len(unmatched) - len(shown)
         logging.warning(
             "%s: %d of %d questions are left out because their answer is not "
             "in the paragraph at the given offset: %s.",
             source,
             len(unmatched),
             total,
-            ", ".join(shown) + (f" and {more} more" if more else ""),
+            run_folder.shown(unmatched, max_ids),
         )
     logging.info("%s: %d questions to train on.", source, count)
 
