@@ -140,7 +140,6 @@ class FewLabels(ObjectiveSource):
         return len(pairs), GroupedRows(rows, pairs, {TEXT_IDS: labels[pairs]})
 
     def build_objective(self, model: keras.Model) -> TaskObjective:
-        del model
         return TaskObjective(PairsTask())
 
     def finish(self, model: keras.Model, devices: Devices) -> None:

@@ -59,7 +59,6 @@ class ObjectiveSource:
 
     def build_objective(self, model: keras.Model) -> Objective:
         """Returns the objective that a model minimizes."""
-        del model
         return TaskObjective(self._reader.task)
 
     def finish(self, model: keras.Model, devices: Devices) -> None:
@@ -71,7 +70,6 @@ class ObjectiveSource:
 
     def compare(self, split: str) -> Metrics:
         """Returns metrics of a split to report beside the model's metrics."""
-        del split
         return {}
 
 
@@ -209,12 +207,11 @@ def prepare(
         config.output_dir,
     )
     if devices.coordinator.num_workers > 1:  # Hash only to compare workers.
-        vocabulary = stored.vocabulary
         devices.coordinator.agree(
             {
                 **config.common_flags(),
                 **_name_data(experiment.data_hashes(TRAIN, DEV, TEST)),
-                "the vocabulary": vocabulary.hash if vocabulary else None,
+                "the vocabulary": stored.vocabulary.hash,
                 "the model": stored.fingerprint,
             },
             "flags, model and data",

@@ -37,7 +37,7 @@ class PackedRows:
       input_ids: <int32>[sum of lengths].
       row_splits: <int64>[N + 1], the bounds of the rows in `input_ids`.
       first_lengths: <int32>[N], the number of tokens in each row's first
-        segment, [CLS] A [SEP]; None if all rows have a single segment.
+        segment, [CLS] A [SEP].
       pad_id: The id of [PAD].
       examples: <int64>[N], ascending, the index of each row's example; None if
         a row may have several examples, as in tagging.
@@ -47,7 +47,7 @@ class PackedRows:
 
     input_ids: np.ndarray
     row_splits: np.ndarray
-    first_lengths: np.ndarray | None = None
+    first_lengths: np.ndarray
     pad_id: int
     examples: np.ndarray | None = None
     targets: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -84,10 +84,8 @@ class PackedRows:
         input_ids = self.place(self.input_ids, indices, length, self.pad_id)
         position = np.arange(length)
         mask = position < lengths[:, np.newaxis]
-        segments = np.zeros_like(mask)
-        if self.first_lengths is not None:
-            first_lengths = self.first_lengths[indices][:, np.newaxis]
-            segments = mask & (position >= first_lengths)
+        first_lengths = self.first_lengths[indices][:, np.newaxis]
+        segments = mask & (position >= first_lengths)
         return {
             INPUT_IDS.name: input_ids,
             INPUT_MASK.name: mask.astype(np.int32),

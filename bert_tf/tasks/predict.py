@@ -283,12 +283,9 @@ class Predictor:
                 on_examples(done - reported)
             reported = done
 
-        outputs = {}
-        if len(features):
-            lengths = self._lengths_for(features)
-            computed = self._computer.compute(features, lengths, report)
-            outputs = computed.outputs
-        elif on_examples is not None:
+        lengths = self._lengths_for(features)
+        outputs = self._computer.compute(features, lengths, report).outputs
+        if on_examples is not None and not len(features):
             # Without rows, `compute` reports no progress, so report it here.
             on_examples(len(examples))
         return self.task.predict(examples, features, outputs, self._tokenizer)
@@ -296,18 +293,16 @@ class Predictor:
     def choose_lengths(self, examples: Sequence[Any]) -> None:
         """Sets the batch lengths as if these examples were predicted."""
         if self._num_length_buckets and self._lengths is None:
-            features = self.task.featurize(examples, self._tokenizer)
-            if len(features):
-                self._lengths_for(features)
+            self._lengths_for(self.task.featurize(examples, self._tokenizer))
 
     def _lengths_for(self, features: Features) -> tuple[int, ...]:
-        if self._lengths is None:
+        if self._lengths is None and len(features):
             self._lengths = allowed_lengths(
                 features.lengths,
                 self.task.max_seq_length,
                 self._num_length_buckets,
             )
-        return self._lengths
+        return self._lengths or ()
 
     def describe(
         self,

@@ -125,7 +125,6 @@ class Task(TaskFiles):
 
         The default is --train_batch_size, as in the original.
         """
-        del num_examples, num_rows
         return batch_size
 
     def model_arguments(self) -> dict[str, Any]:
@@ -153,7 +152,6 @@ class Task(TaskFiles):
         Raises:
           UserError: If the task does not support distillation.
         """
-        del outputs, batch
         raise UserError(
             f"The task {self.name} cannot be distilled: its class "
             f"{type(self).__name__} has no `soft_targets`."
@@ -217,7 +215,6 @@ class Task(TaskFiles):
 
     def example_to_json(self, example: Any) -> dict[str, Any]:
         """Returns texts and gold labels for prediction files; by default {}."""
-        del example
         return {}
 
     def is_labeled(self, examples: Sequence[Any]) -> bool:
@@ -239,12 +236,10 @@ class Task(TaskFiles):
         `predict(task)` returns the predictions of this task, or of a copy of it
         with, for instance, another threshold.
         """
-        del examples, predict
         return self
 
     def with_threshold(self, stored: Mapping[str, Any]) -> "Task":
         """Returns the task with the threshold in a model's task.json."""
-        del stored
         return self
 
     def write_report(
@@ -254,12 +249,11 @@ class Task(TaskFiles):
         examples: Sequence[Any],
         predictions: Sequence[Any],
     ) -> None:
-        """Writes task-specific files: plots, tables, official formats.
+        """Writes task-specific files: plots, tables; by default none.
 
         File names begin with the split unless it is "dev". The examples may
         have no labels.
         """
-        del output_dir, split, examples, predictions  # No files by default.
 
     def report_path(self, output_dir: str, split: str, name: str) -> str:
         """Returns the path of a split's report, without ending."""
@@ -271,12 +265,10 @@ class Task(TaskFiles):
 
         Prediction then reads both in one chunk of some thousand rows.
         """
-        del first, second
         return False
 
     def num_rows(self, example: Any) -> int:
         """Returns about how many rows an example has; by default 1."""
-        del example
         return 1
 
     @abc.abstractmethod
@@ -293,7 +285,6 @@ class Task(TaskFiles):
         Raises:
           UserError: If the label does not fit the task or the example.
         """
-        del example, label
         raise UserError(
             f"The task {self.name} is not trained on rows with labels: its "
             f"class {type(self).__name__} has no `add_label`."
@@ -304,7 +295,6 @@ class Task(TaskFiles):
 
         The caller compares head and labels.
         """
-        del stored
         return True
 
     @abc.abstractmethod

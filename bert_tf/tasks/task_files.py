@@ -192,7 +192,7 @@ class TaskFiles(abc.ABC):
 
     def arguments(self) -> dict[str, Any]:
         """Returns all fields, as arguments of the constructor of a task."""
-        return {x.name: getattr(self, x.name) for x in dataclasses.fields(self)}
+        return dict(vars(self))
 
     @classmethod
     def stored(cls, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -220,7 +220,6 @@ class ClassificationTask(ClassificationFiles, task.Task):
         self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits, <float32>[B, L]."""
-        del batch
         return (task.SoftTargets(outputs["logits"], _FORMS[self.problem_type]),)
 
     def predict(

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from sklearn import metrics as sklearn_metrics
 
 from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import metrics
@@ -113,7 +112,6 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         tokenizer: BertTokenizer,
     ) -> list[Prediction]:
         """Returns the probabilities of each example's choices."""
-        del features, tokenizer  # `outputs` has one row per example.
         logits = tf.constant(np.stack(outputs[_LOGITS]), tf.float64)
         counts = [len(example.choices) for example in examples]
         is_there = tf.sequence_mask(counts, logits.shape[1])
@@ -194,13 +192,10 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         names = self.columns.choices[:most]
         if len(self.columns.choices) == 1:
             names = tuple(map(str, range(most)))
-        pairs = []
+        counts = np.zeros([most, most], np.int64)
         for one, predicted in zip(examples, predictions, strict=True):
             indices = self._indices(one)
-            pairs.append((indices[one.label], indices[np.argmax(predicted)]))
-        counts = sklearn_metrics.confusion_matrix(
-            *np.array(pairs).T, labels=range(most)
-        )
+            counts[indices[one.label], indices[np.argmax(predicted)]] += 1
         path = self.report_path(output_dir, split, "confusion_matrix")
         result_tables.write_confusion_matrix(path, names, counts)
 

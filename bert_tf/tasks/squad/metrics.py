@@ -71,10 +71,8 @@ def find_best_threshold(
     also separates questions with equal odds, although no threshold can do this,
     and returns 0 if answering no question is best.
     """
-    by_id = {prediction.qas_id: prediction for prediction in predictions}
     null_odds, if_answered, if_not = [], [], []
-    for example in examples:
-        prediction = by_id[example.qas_id]
+    for example, prediction in zip(examples, predictions, strict=True):
         null_odds.append(prediction.null_odds)
         best = prediction.best_non_null
         if_answered.append(_score(example, best.text if best else "")[1])

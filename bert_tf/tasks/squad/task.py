@@ -256,7 +256,6 @@ class SquadTask(SquadFiles, task.Task):
         The original predicts only one split, so the files of the first split
         have the original's names. Other file names begin with the split.
         """
-        del examples  # The predictions have their questions' ids.
         if self.version_2_with_negative:
             is_default = self.null_score_diff_threshold is None
             logging.info(

@@ -130,7 +130,6 @@ class TaggingTask(TaggingFiles, task.Task):
         self, outputs: TensorMap, batch: TensorMap
     ) -> tuple[task.SoftTargets, ...]:
         """Returns the logits, <float32>[B, T, L]."""
-        del batch
         return (task.SoftTargets(outputs["logits"], "choice"),)
 
     def soft_target_weights(self, batch: TensorMap) -> tf.Tensor:
@@ -169,7 +168,6 @@ class TaggingTask(TaggingFiles, task.Task):
         Raises:
           NotFiniteError: If logits are not finite.
         """
-        del examples, tokenizer  # The features have all that is needed.
         # Append a row, because `decode` reads row 0 even if there are no rows.
         ids = keras.utils.pad_sequences(
             [*outputs.get(_TAG_IDS, ()), [0]], padding="post"
