@@ -89,6 +89,23 @@ class PairFiles(EmbeddingsFiles):
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
         return [SplitKey(texts_of(example)[0]) for example in examples]
 
+    def example_from_row(self, row: Any) -> dict[str, Any]:
+        """Returns the example of a Python value: texts, or a dictionary."""
+        if isinstance(row, list | tuple):
+            row = dict(zip((*_GROUP, SCORE), row, strict=False))
+        names = row if isinstance(row, Mapping) else ()
+        # A pair may have no score yet, because `add_label` can add it later.
+        columns = choose_columns("A row", names, (*_FORMS, _SCORED[:2]))
+        return parse("The row", row, columns)
+
+    def add_label(self, example: Mapping[str, Any], label: Any) -> Any:
+        """Returns the pair with its score; unchanged if the label is None."""
+        if label is None:
+            return example
+        names = (*_SCORED[:2], _GROUP[2])
+        texts = dict(zip(names, texts_of(example), strict=False))
+        return self.example_from_row({**texts, SCORE: label})
+
 
 def require_negatives(
     where: str, groups: Iterable[Sequence[Any]], is_training: bool = True
@@ -144,23 +161,6 @@ def parse(
             f"Received: {example[SCORE]:g}; divide all by the greatest one."
         )
     return example
-
-
-def parse_row(row: Any) -> dict[str, Any]:
-    """Returns the example of a Python value: texts, or a dictionary."""
-    if isinstance(row, list | tuple):
-        row = dict(zip((*_GROUP, SCORE), row, strict=False))
-    names = row if isinstance(row, Mapping) else ()
-    # A pair may have no score yet, because `with_score` can add it later.
-    columns = choose_columns("A row", names, (*_FORMS, _SCORED[:2]))
-    return parse("The row", row, columns)
-
-
-def with_score(example: Mapping[str, Any], score: Any) -> dict[str, Any]:
-    """Returns an example with the score of its two texts."""
-    names = (*_SCORED[:2], _GROUP[2])
-    texts = dict(zip(names, texts_of(example), strict=False))
-    return parse_row({**texts, SCORE: score})
 
 
 def texts_of(example: Mapping[str, Any]) -> list[str]:

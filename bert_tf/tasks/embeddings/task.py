@@ -191,15 +191,6 @@ class PairsTask(PairFiles, EmbeddingsTask):
         cosines = tf.reduce_sum(units[:, 0] * units[:, 1], -1)
         return tf.square(cosines - batch[SCORES])
 
-    def example_from_row(self, row: Any) -> TextGroup:
-        return pair_examples.parse_row(row)
-
-    def add_label(self, example: TextGroup, label: Any) -> TextGroup:
-        """Returns the pair with its score; unchanged if the label is None."""
-        if label is None:
-            return example
-        return pair_examples.with_score(example, label)
-
     def prediction_to_json(
         self, example: TextGroup, prediction: np.ndarray
     ) -> dict[str, Any]:

@@ -128,24 +128,6 @@ OFFICIAL: Mapping[str, OfficialChoices] = {
 }
 
 
-def parse_row(row: Any, columns: Columns) -> MultipleChoiceExample:
-    """Converts a mapping to an example.
-
-    The keys are the `columns` of the training data, or "context" with a text
-    and "choices" with a list of texts; other keys are ignored.
-
-    Raises:
-      UserError: If `row` has another form, or a text is empty or missing.
-    """
-    columns = _choose_columns(row if isinstance(row, Mapping) else (), columns)
-    if not isinstance(row, Mapping):
-        raise UserError(
-            f"Each row must be a mapping with "
-            f"{', '.join(map(repr, columns.texts))}. Received: {row!r:.80}."
-        )
-    return _parse(f"The row {row!r:.80}", row, columns)
-
-
 def _choose_columns(existing: Sequence[str], columns: Columns) -> Columns:
     """Returns `columns`, or "context" and "choices" if only those exist."""
     general = Columns(
@@ -337,6 +319,24 @@ class MultipleChoiceFiles(TaskFiles):
         table.require(columns.texts)
         for row in table.rows:
             yield _make_example(path, row, columns)
+
+    def example_from_row(self, row: Any) -> MultipleChoiceExample:
+        """Converts a mapping to an example.
+
+        The keys are the `columns` of the training data, or "context" with a
+        text and "choices" with a list of texts; other keys are ignored.
+
+        Raises:
+          UserError: If `row` has another form, or a text is empty or missing.
+        """
+        if not isinstance(row, Mapping):
+            raise UserError(
+                f"Each row must be a mapping with "
+                f"{', '.join(map(repr, self.columns.texts))}. Received: "
+                f"{row!r:.80}."
+            )
+        columns = _choose_columns(row, self.columns)
+        return _parse(f"The row {row!r:.80}", row, columns)
 
     def read_table(self, path: str) -> tables.Table:
         official = OFFICIAL.get(self.name)

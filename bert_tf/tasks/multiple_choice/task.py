@@ -22,7 +22,6 @@ from bert_tf.tasks import packed_rows
 from bert_tf.tasks import result_tables
 from bert_tf.tasks import task
 from bert_tf.tasks.classification import labels as label_values
-from bert_tf.tasks.multiple_choice import examples as multiple_choice_examples
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceExample
 from bert_tf.tasks.multiple_choice.examples import MultipleChoiceFiles
 from bert_tf.tasks.packed_rows import LABEL_IDS
@@ -208,9 +207,6 @@ class MultipleChoiceTask(MultipleChoiceFiles, task.Task):
         if example.label is not None:
             values["gold_label"] = example.names[example.label]
         return values
-
-    def example_from_row(self, row: Any) -> MultipleChoiceExample:
-        return multiple_choice_examples.parse_row(row, self.columns)
 
     def add_label(
         self, example: MultipleChoiceExample, label: Any

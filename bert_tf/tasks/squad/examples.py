@@ -334,31 +334,6 @@ def _add_answer(
     )
 
 
-def add_answer(example: SquadExample, label: Any) -> SquadExample:
-    """Returns an example with its answer, to train on.
-
-    The label is the answer's text and the offset of its first character in the
-    paragraph; the text is empty if there is no answer.
-
-    Raises:
-      UserError: If the label is malformed, or the paragraph lacks the answer.
-    """
-    is_pair = isinstance(label, list | tuple) and len(label) == 2
-    text, offset = label if is_pair else (None, None)
-    if not isinstance(text, str) or not hasattr(offset, "__index__"):
-        raise UserError(
-            "Expected the answer's text and the offset of its first "
-            f"character. Received: {label!r:.80}."
-        )
-    labeled = _add_answer(example, (text, int(offset)) if text else None)
-    if labeled is None:
-        raise UserError(
-            "Expected an answer that is in the paragraph at its offset. "
-            f"Received: {text!r:.80} at {offset}."
-        )
-    return labeled
-
-
 def _has_rows(path: str) -> bool:
     """Returns True if a JSON file has a list or one object per line."""
     lines = (line.strip() for _, line in text_files.read_lines(path))
@@ -428,6 +403,30 @@ class SquadFiles(TaskFiles):
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
         return [SplitKey(x.context) for x in examples]
+
+    def add_label(self, example: SquadExample, label: Any) -> SquadExample:
+        """Returns an example with its answer, to train on.
+
+        The label is the answer's text and the offset of its first character in
+        the paragraph; the text is empty if there is no answer.
+
+        Raises:
+          UserError: If the label is malformed, or its answer is not there.
+        """
+        is_pair = isinstance(label, list | tuple) and len(label) == 2
+        text, offset = label if is_pair else (None, None)
+        if not isinstance(text, str) or not hasattr(offset, "__index__"):
+            raise UserError(
+                "Expected the answer's text and the offset of its first "
+                f"character. Received: {label!r:.80}."
+            )
+        labeled = _add_answer(example, (text, int(offset)) if text else None)
+        if labeled is None:
+            raise UserError(
+                "Expected an answer that is in the paragraph at its offset. "
+                f"Received: {text!r:.80} at {offset}."
+            )
+        return labeled
 
     def read_inputs(self, path: str) -> Iterator[SquadExample]:
         """Yields the questions of a file to predict; answers are not read.

@@ -293,10 +293,6 @@ class SquadTask(SquadFiles, task.Task):
             "" if id is None else str(id), pair.text_a, pair.text_b
         )
 
-    def add_label(self, example: SquadExample, label: Any) -> SquadExample:
-        """Returns the question with its answer, see `squad_examples`."""
-        return squad_examples.add_answer(example, label)
-
     def to_json(self) -> dict[str, Any]:
         """Returns the settings that prediction needs."""
         return {name: getattr(self, name) for name in _SAVED}

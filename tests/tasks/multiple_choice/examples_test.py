@@ -224,7 +224,7 @@ class InputsTest(_FilesTestCase):
             {"q": "Who?", "a": "he", "b": "she", "c": "it", "answer": 7},
             {"context": "Who?", "choices": ["he", "she", "it"]},
         ):
-            example = multiple_choice_examples.parse_row(row, _CUSTOM)
+            example = MultipleChoiceFiles(columns=_CUSTOM).example_from_row(row)
             self.assertEqual(example.context, "Who?")
             self.assertEqual(example.choices, ("he", "she", "it"))
 
@@ -236,7 +236,7 @@ class InputsTest(_FilesTestCase):
     )
     def test_rejects_rows_of_another_form(self, row, message):
         with self.assertRaisesRegex(UserError, message):
-            multiple_choice_examples.parse_row(row, _CUSTOM)
+            MultipleChoiceFiles(columns=_CUSTOM).example_from_row(row)
 
 
 if __name__ == "__main__":

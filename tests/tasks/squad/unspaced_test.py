@@ -165,7 +165,7 @@ class UnspacedTest(tf.test.TestCase, parameterized.TestCase):
         example = squad_examples.make_example(
             "", "?", "\u7532\u4f4f\u5728" + "\u57ce\u91cc\u3002\u4e59\u3000" * 3
         )
-        labeled = squad_examples.add_answer(example, ("\u57ce\u91cc", offset))
+        labeled = _TASK.add_label(example, ("\u57ce\u91cc", offset))
         self.assertEqual(labeled.answer_start, expected)
 
     @parameterized.parameters({}, {"files": {"dev": "squad.json"}})
