@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from absl import logging
 
+from bert_tf.checkpoints import convert
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
@@ -103,29 +104,17 @@ def check_case(stored: StoredModel, flag: bool | None) -> StoredModel:
             f"The model in {stored.path} has no vocabulary, so it cannot read "
             "text; give --init_checkpoint, --bert_config_file and --vocab_file."
         )
-    lower_case = stored.tokenizer_settings["lower_case"]
-    if flag is None or flag == lower_case:
+    if flag is None:
         return stored
-    if not stored.lower_case_is_derived:
-        raise UserError(
-            f"The model in {stored.path} was trained on text with "
-            f"do_lower_case={lower_case}. Received: --do_lower_case={flag}; "
-            "drop the flag."
-        )
-    logging.warning(
-        "--do_lower_case=%s for %s, though %s.",
-        flag,
-        stored.path,
-        stored_model.describe_capitals(stored.vocabulary),
-    )
-    return dataclasses.replace(
-        stored,
-        tokenizer_settings=stored_model.tokenizer_settings(
-            stored.vocabulary,
+    changed = convert.with_lower_case(stored, flag)
+    if changed is not stored:
+        logging.warning(
+            "--do_lower_case=%s for %s, though %s.",
             flag,
-            max_input_chars_per_word=stored.max_input_chars_per_word,
-        ),
-    )
+            stored.path,
+            stored_model.describe_capitals(stored.vocabulary),
+        )
+    return changed
 
 
 def _read_original_checkpoint(config: FinetuneConfig) -> StoredModel:

@@ -88,7 +88,7 @@ class OriginalFlagsTest(files_case.FolderCase):
         path = self._write_model(tiny_model.TOKENS, lower_case=False)
         stored = self._read(tiny_model.TOKENS, path)
         self.assertFalse(stored.tokenizer_settings["lower_case"])
-        with self.assertRaisesRegex(UserError, "with do_lower_case=False"):
+        with self.assertRaisesRegex(UserError, "cased text, which --do_low"):
             self._read(tiny_model.TOKENS, path, do_lower_case=True)
 
     def test_another_vocabulary_needs_allow_changed_data(self):

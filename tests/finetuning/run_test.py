@@ -398,7 +398,7 @@ class FlagsTest(finetuning_case.FinetuningCase):
     @parameterized.parameters(
         ({"max_seq_length": 13}, "--max_seq_length must be at most 12"),
         ({"num_frozen_layers": 2}, "--num_frozen_layers must be at most 1"),
-        ({"do_lower_case": False}, "with do_lower_case=True"),
+        ({"do_lower_case": False}, "lower case, which --nodo_l"),
     )
     def test_refuses_flags_that_the_model_does_not_support(
         self, values, message
