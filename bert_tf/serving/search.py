@@ -13,6 +13,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 
+import keras
 import numpy as np
 from starlette import requests
 from starlette import responses
@@ -30,7 +31,6 @@ from bert_tf.serving import preflight
 from bert_tf.serving.calls import Call
 from bert_tf.serving.servable import DEFAULT_SIGNATURE
 from bert_tf.serving.service import Service
-from bert_tf.tasks.embeddings import task
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page", "search.html")
 _TEXTS_PER_CALL = 64
@@ -114,7 +114,7 @@ class Search:
                 signature = servable.signatures[DEFAULT_SIGNATURE]
                 call = Call(signature, inputs, ("embedding",), dict)
                 outputs = await self._service.answer(request, call)
-        return task.unit(outputs["embedding"])
+        return keras.utils.normalize(outputs["embedding"])
 
     async def _answer(self, request: requests.Request) -> responses.Response:
         """Answers {"query": text, "count": number} with `results`."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -195,7 +196,7 @@ class PairsTask(PairFiles, EmbeddingsTask):
         self, example: TextGroup, prediction: np.ndarray
     ) -> dict[str, Any]:
         """Returns the cosine of the first two texts."""
-        units = unit(prediction)
+        units = keras.utils.normalize(prediction)
         return {"similarity": float(units[0] @ units[1])}
 
     def example_to_json(self, example: TextGroup) -> dict[str, Any]:
@@ -210,7 +211,7 @@ class PairsTask(PairFiles, EmbeddingsTask):
         predictions: Sequence[np.ndarray],
     ) -> dict[str, float]:
         """Returns correlations of scores, or retrieval metrics of anchors."""
-        units = unit(np.stack(predictions))
+        units = keras.utils.normalize(np.stack(predictions))
         if SCORE not in examples[0]:
             groups = [pair_examples.texts_of(example) for example in examples]
             return score_retrieval(groups, units)
@@ -290,9 +291,3 @@ def score_retrieval(
         ideal = discounts[: len(relevant)].sum()
         gains.append(discounts[: len(is_hit)] @ is_hit / ideal)
     return {_NDCG: float(np.mean(gains)), _MRR: float(np.mean(ranks))}
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Scales vectors <float32>[..., H] to an L2 norm of 1."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
