@@ -1,6 +1,5 @@
 """Builds a vocabulary and a report from text files (learn_vocabulary)."""
 
-import collections
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -25,6 +24,7 @@ from bert_tf.errors import UserError
 from bert_tf.flags.options import Flags
 from bert_tf.io import files
 from bert_tf.io import progress
+from bert_tf.io import worker_processes
 from bert_tf.io.run_folder import RunFolder
 from bert_tf.text import learn_vocabulary as vocabulary_learning
 from bert_tf.text.normalizer import Normalizer
@@ -34,8 +34,6 @@ from bert_tf.text.vocabulary import Vocabulary
 # Characters in a batch: enough to make the overhead of a call negligible, few
 # enough that several batches fit in memory.
 _BATCH_CHARS = 1 << 22
-# With fewer queued batches per worker, a worker may have to wait.
-_BATCHES_PER_WORKER = 2
 # The report tokenizes this number of words at once, which bounds memory.
 _WORDS_PER_CALL = 1 << 16
 # Warn if unused and rare entries together exceed this share of the vocabulary.
@@ -237,15 +235,6 @@ def count_text(
     """
     workers = config.num_processes or os.cpu_count() or 1
     count = build_counter(config)
-    pending: collections.deque[tuple[bool, concurrent.futures.Future]]
-    pending = collections.deque()
-
-    def collect() -> None:
-        is_heldout, future = pending.popleft()
-        words, counts = (result.numpy() for result in future.result())
-        target = text.heldout if is_heldout else text.learned
-        target.add(words.tolist(), counts.tolist())
-
     total = corpus.count_bytes(paths)
     with (
         progress.bar(total, "counting words", "B", hidden=in_worker) as bar,
@@ -261,14 +250,17 @@ def count_text(
                 may_be_empty=in_worker,
             )
         )
-        for is_heldout, lines in _batch_lines(
-            documents, config, text, num_earlier
+        batches = (
+            (is_heldout, tf.constant(lines))
+            for is_heldout, lines in _batch_lines(
+                documents, config, text, num_earlier
+            )
+        )
+        for (is_heldout, _), counted in worker_processes.finished(
+            pool, workers, lambda _, lines: count(lines), batches
         ):
-            pending.append((is_heldout, pool.submit(count, tf.constant(lines))))
-            while len(pending) > workers * _BATCHES_PER_WORKER:
-                collect()
-        while pending:
-            collect()
+            target = text.heldout if is_heldout else text.learned
+            target.add(*(x.numpy().tolist() for x in counted))
 
 
 def _batch_lines(
