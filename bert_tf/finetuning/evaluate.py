@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import length_buckets
@@ -265,7 +264,7 @@ def write_predictions(output_dir: str, evaluated: Evaluated) -> None:
 def read_results(output_dir: str, global_step: int) -> dict[str, Metrics]:
     """Returns the results that `write_results` wrote for this step, or {}."""
     path = os.path.join(output_dir, RESULTS_FILE)
-    if not tf.io.gfile.exists(path):
+    if not files.exists(path):
         return {}
     results = files.read_json_object(path)
     return results if results.pop("global_step", None) == global_step else {}

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.errors import UserError
@@ -56,7 +55,7 @@ def read(experiment: Experiment) -> FinishedTrial | None:
     coordinator, folder = experiment.coordinator, experiment.output_dir
     path = os.path.join(folder, _RUN_FILE)
     written = None
-    if coordinator.is_chief and tf.io.gfile.exists(path):
+    if coordinator.is_chief and files.exists(path):
         written = files.read_json_object(path)
     # Other workers may not see run.json yet, so the chief sends its contents.
     written = coordinator.from_chief(written)
@@ -187,21 +186,19 @@ def _copy_up(folder: str, output_dir: str) -> None:
     """
     runs_folder = os.path.join(output_dir, RUNS_FOLDER)
     names = {
-        name.rstrip("/")
-        for trial in tf.io.gfile.listdir(runs_folder)
-        for name in tf.io.gfile.listdir(os.path.join(runs_folder, trial))
+        name
+        for trial in files.names_in(runs_folder)
+        for name in files.names_in(os.path.join(runs_folder, trial))
     }
     for name in names:
         if name.startswith(_NOT_COPIED) or files.is_temporary(name):
             continue
         source = os.path.join(folder, name)
         target = os.path.join(output_dir, name)
-        if tf.io.gfile.isdir(source):
+        if files.is_folder(source):
             with files.atomic_directory(target) as temporary:
-                for part in tf.io.gfile.listdir(source):
-                    copied = os.path.join(temporary, part)
-                    tf.io.gfile.copy(os.path.join(source, part), copied)
-        elif tf.io.gfile.exists(source):
+                files.copy_folder(source, temporary)
+        elif files.exists(source):
             files.write_bytes(target, files.read_bytes(source))
-        elif tf.io.gfile.exists(target) and not tf.io.gfile.isdir(target):
-            tf.io.gfile.remove(target)
+        elif files.is_file(target):
+            files.remove(target)

@@ -112,10 +112,10 @@ def local_copy(folder: str) -> Iterator[str]:
 
 
 def copy_folder(folder: str, target: str) -> None:
-    """Copies all files below a folder, which may be remote, to a local one."""
+    """Copies all files below a folder; both folders may be remote."""
     for path, _, _ in remote_files(folder):
         copy = os.path.join(target, os.path.relpath(path, folder))
-        os.makedirs(os.path.dirname(copy), exist_ok=True)
+        _system(copy).makedirs(os.path.dirname(copy))
         _tf().io.gfile.copy(path, copy)
 
 

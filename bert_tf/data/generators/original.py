@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from bert_tf.data import corpus
 from bert_tf.data.generators import streaming as streaming_generator
@@ -89,7 +88,7 @@ def generate(
         ]
         for index, path in enumerate(output_files):
             mine = instances[index :: len(output_files)]
-            with tf.io.gfile.GFile(opened[index], "wb") as file:
+            with files.open_binary(opened[index], "wb") as file:
                 file.write(b"")  # Creates the file even if it gets no record.
                 for start in range(0, len(mine), _RECORDS_PER_BATCH):
                     chunk = mine[start : start + _RECORDS_PER_BATCH]
@@ -101,7 +100,7 @@ def generate(
                         sum(instance.was_truncated for instance in chunk),
                     )
                     bar.update(len(chunk))
-            num_bytes = tf.io.gfile.stat(opened[index]).length
+            num_bytes = files.size(opened[index])
             written[path] = {"records": len(mine), "bytes": num_bytes}
     return GenerationResult(
         files=written,

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.config import fields_affecting
@@ -188,7 +187,7 @@ def _hash_files(paths: Sequence[str]) -> list[dict[str, Any]]:
         return [
             {
                 "name": os.path.basename(path),
-                "bytes": tf.io.gfile.stat(path).length,
+                "bytes": bert_files.size(path),
                 "sha256": bert_files.sha256(path, bar.update),
             }
             for path in paths
@@ -201,7 +200,7 @@ def read(output_file: str) -> Manifest | None:
     Raises `UserError` if the file is not a manifest of this version.
     """
     path = manifest_path(output_file)
-    if not tf.io.gfile.exists(path):
+    if not bert_files.exists(path):
         return None
     values = bert_files.read_json(path)
     expected = {field.name for field in dataclasses.fields(Manifest)}

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.io import files
 from bert_tf.io import text_files
 
 # Matches a word or punctuation mark, nearly as the official tokenizer does.
@@ -49,7 +49,7 @@ def convert_to_squad(
         for name in names:
             num_documents += 1
             path = os.path.join(evidence_dir, name)
-            if not tf.io.gfile.exists(path):
+            if not files.exists(path):
                 num_missing += 1
                 continue
             context = _read_beginning(path, max_tokens)
