@@ -30,8 +30,7 @@ class DynamicMasking:
     Source: create_pretraining_data.py:340-415 of the original.
 
     Attributes:
-      vocab_size: Number of tokens from which random replacements are drawn.
-      token_ids: The ids of all tokens; None means 0 to `vocab_size` - 1.
+      token_ids: The ids from which random replacements are drawn.
       cls_id: Id of [CLS], which is never masked.
       sep_id: Id of [SEP], which is never masked.
       mask_id: Id of [MASK].
@@ -46,7 +45,7 @@ class DynamicMasking:
         token continues a word ("##..."). If None, single tokens are masked.
     """
 
-    vocab_size: int
+    token_ids: tuple[int, ...]
     cls_id: int
     sep_id: int
     mask_id: int
@@ -54,7 +53,6 @@ class DynamicMasking:
     mask_rate: float = 0.8
     same_rate: float = 0.1
     continuations: tuple[bool, ...] | None = None
-    token_ids: tuple[int, ...] | None = None
     final_masked_lm_prob: float | None = None
     num_examples: int = 1
 
@@ -70,10 +68,8 @@ class DynamicMasking:
             continuations = tuple(
                 token.startswith("##") for token in vocabulary.tokens
             )
-        ids = vocabulary.token_ids
         return cls(
-            vocab_size=len(ids),
-            token_ids=ids if len(ids) < len(vocabulary) else None,
+            token_ids=vocabulary.token_ids,
             cls_id=vocabulary.cls_id,
             sep_id=vocabulary.sep_id,
             mask_id=vocabulary.mask_id,
@@ -175,9 +171,9 @@ class DynamicMasking:
     def _replace(self, labels, positions, example_index, seed):
         keys = (seed, example_index[:, None], tf.cast(positions, tf.int64))
         kind = stateless_random.uniform(_KIND_SALT, *keys)
-        words = stateless_random.below(self.vocab_size, _WORD_SALT, *keys)
-        if self.token_ids is not None:
-            words = tf.gather(tf.constant(self.token_ids), words)
+        count = len(self.token_ids)
+        words = stateless_random.below(count, _WORD_SALT, *keys)
+        words = tf.gather(tf.constant(self.token_ids), words)
         unmasked = tf.where(
             kind < self.mask_rate + self.same_rate, labels, words
         )

@@ -19,7 +19,11 @@ from tests.support.shared_data import golden
 _COUNTS = (5, 0, 1, 13, 7, 2, 9)
 _TOTAL = sum(_COUNTS)
 _MASKING = DynamicMasking(
-    vocab_size=50, cls_id=48, sep_id=49, mask_id=4, masked_lm_prob=0.4
+    token_ids=tuple(range(50)),
+    cls_id=48,
+    sep_id=49,
+    mask_id=4,
+    masked_lm_prob=0.4,
 )
 
 

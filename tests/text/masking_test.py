@@ -12,7 +12,7 @@ from bert_tf.text import masking
 
 _CLS, _SEP, _MASK = 2, 3, 4
 _MASKING = masking.DynamicMasking(
-    vocab_size=1000, cls_id=_CLS, sep_id=_SEP, mask_id=_MASK
+    token_ids=tuple(range(1000)), cls_id=_CLS, sep_id=_SEP, mask_id=_MASK
 )
 # Every third token continues a word.
 _CONTINUATIONS = tuple(i > 4 and i % 3 == 0 for i in range(1000))
