@@ -1,8 +1,4 @@
-"""A fine-tuning trial: trains one model, with checkpoints and evaluations.
-
-Shapes:
-  B: batch size.
-"""
+"""A fine-tuning trial: trains one model, with checkpoints and evaluations."""
 
 import dataclasses
 import functools
@@ -498,7 +494,7 @@ class FinetuneInput:
         """Returns the batch of a step, counted from 0, or some of its rows.
 
         The batch has the features of `Features.batch` and `example_index`
-        <int64>[B], which counts the examples of all steps.
+        <int64>[batch size], which counts the examples of all steps.
         """
         # Prefetching asks for steps after the last one: repeat `_plan`.
         planned = self._plan[step % len(self._plan)]

@@ -8,6 +8,7 @@ longest token that fits, so "unaffable" becomes un, ##aff, ##able.
 
 import contextlib
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -371,9 +372,7 @@ class BertTokenizer(tf.Module):
         for token, stand_in in _STAND_INS.items():
             padding = len(token) - len(stand_in.encode())
             text = tf.strings.regex_replace(
-                text,
-                token.replace("[", r"\[").replace("]", r"\]"),
-                stand_in + "\0" * padding,
+                text, re.escape(token), stand_in + "\0" * padding
             )
         return text
 

@@ -4,7 +4,6 @@ Each window begins with a whole word, and each word is tagged in the window
 where it has the most context. `cut` runs eagerly, or in exported graphs.
 
 Shapes:
-  B: number of texts.
   W: number of words in all texts.
   V: number of words with tokens.
   R: number of windows.
@@ -55,7 +54,7 @@ def cut(
     Args:
       tokens: Ragged <int32>[W, None], the token ids of each word.
       texts: <int64>[W], ascending, the index of each word's text.
-      num_texts: <int64>, B.
+      num_texts: <int64>, the number of texts.
       room: The maximum number of tokens in a window.
       stride: The maximum distance in tokens between the starts of consecutive
         windows; a longer word exceeds it. None means one window per text; words

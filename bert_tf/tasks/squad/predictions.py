@@ -218,8 +218,7 @@ def predict_answers(
                 candidates.append(null)
             # The sort is stable, as in the original: ties keep their order.
             candidates.sort(key=lambda one: one.score, reverse=True)
-            nbest = _keep_best(candidates, null, example, find, n_best_size)
-            yield _to_prediction(example.qas_id, nbest, null)
+            yield _predict(candidates, null, example, find, n_best_size)
 
 
 class _Candidate(NamedTuple):
@@ -270,45 +269,36 @@ def _find_candidates(
     return candidates
 
 
-def _keep_best(
+def _predict(
     candidates: Sequence[_Candidate],
     null: _Candidate | None,
     example: SquadExample,
     find: Callable[..., tuple[str, int, int]],
     n_best_size: int,
-) -> list[NbestPrediction]:
-    """Returns the best distinct answers, with 0 in place of probabilities."""
-    nbest: dict[str, NbestPrediction] = {}
-    for one in candidates:
-        if len(nbest) >= n_best_size:
-            break
-        text, start, end = "", None, None
-        if one is not null:
-            text, start, end = find(example, one.window, one.start, one.end)
-        if text not in nbest:
-            nbest[text] = NbestPrediction(
-                text, 0.0, one.start_logit, one.end_logit, start, end
-            )
-    if null is not None and "" not in nbest:
-        nbest[""] = NbestPrediction("", 0.0, null.start_logit, null.end_logit)
-    if not nbest:
-        nbest[_PLACEHOLDER] = NbestPrediction(_PLACEHOLDER, 0.0, 0.0, 0.0)
-    return list(nbest.values())
-
-
-def _to_prediction(
-    qas_id: str, nbest: Sequence[NbestPrediction], null: _Candidate | None
 ) -> SquadPrediction:
-    scores = np.array(
-        [entry.start_logit + entry.end_logit for entry in nbest], np.float64
-    )
+    """Returns the best distinct answers of `candidates`, which are sorted."""
+    places: dict[str, tuple[Any, ...]] = {}
+    for one in candidates:
+        if len(places) >= n_best_size:
+            break
+        text, *span = "", None, None
+        if one is not null:
+            text, *span = find(example, one.window, one.start, one.end)
+        places.setdefault(text, (one.start_logit, one.end_logit, *span))
+    if null is not None:
+        places.setdefault("", (null.start_logit, null.end_logit))
+    if not places:
+        places[_PLACEHOLDER] = (0.0, 0.0)
+    scores = np.array([start + end for start, end, *_ in places.values()])
     exponentials = np.exp(scores - scores.max())
-    probabilities = exponentials / exponentials.sum()
+    probabilities = (exponentials / exponentials.sum()).tolist()
     prediction = SquadPrediction(
-        qas_id,
+        example.qas_id,
         tuple(
-            dataclasses.replace(entry, probability=float(probability))
-            for entry, probability in zip(nbest, probabilities, strict=True)
+            NbestPrediction(text, probability, *place)
+            for (text, place), probability in zip(
+                places.items(), probabilities, strict=True
+            )
         ),
     )
     if null is None:
