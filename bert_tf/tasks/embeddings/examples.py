@@ -48,6 +48,11 @@ class EmbeddingsFiles(TaskFiles):
         columns = [Columns(x) for x in TEXT_COLUMNS]
         return classification_examples.read_texts(path, columns, keep_empty)
 
+    def example_from_row(self, row: Any) -> InputExample:
+        """Converts a text, or a mapping with one of `TEXT_COLUMNS`."""
+        choices = [(column,) for column in TEXT_COLUMNS]
+        return classification_examples.parse_row(row, choices)
+
 
 class Pair(dict):
     """An example as a dictionary of columns, with its line in the file."""

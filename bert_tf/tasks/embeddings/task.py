@@ -19,11 +19,9 @@ from bert_tf.errors import UserError
 from bert_tf.tasks import metrics
 from bert_tf.tasks import packed_rows
 from bert_tf.tasks import task
-from bert_tf.tasks.classification import examples as classification_examples
 from bert_tf.tasks.classification.examples import InputExample
 from bert_tf.tasks.embeddings import examples as pair_examples
 from bert_tf.tasks.embeddings.examples import SCORE
-from bert_tf.tasks.embeddings.examples import TEXT_COLUMNS
 from bert_tf.tasks.embeddings.examples import EmbeddingsFiles
 from bert_tf.tasks.embeddings.examples import PairFiles
 from bert_tf.tasks.packed_rows import GroupedRows
@@ -110,10 +108,6 @@ class EmbeddingsTask(EmbeddingsFiles, task.Task):
         predictions: Sequence[np.ndarray],
     ) -> dict[str, float]:
         raise UserError("Embeddings of texts alone have no score.")
-
-    def example_from_row(self, row: Any) -> InputExample:
-        choices = [(column,) for column in TEXT_COLUMNS]
-        return classification_examples.parse_row(row, choices)
 
     def to_json(self) -> dict[str, Any]:
         return {

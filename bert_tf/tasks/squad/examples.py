@@ -6,6 +6,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import ClassVar
@@ -403,6 +404,17 @@ class SquadFiles(TaskFiles):
 
     def split_keys(self, examples: Sequence[Any]) -> list[SplitKey]:
         return [SplitKey(x.context) for x in examples]
+
+    def example_from_row(self, row: Any) -> SquadExample:
+        """Returns the example of a pair (question, context), or of a mapping.
+
+        A mapping has "question", "context" and optionally "id".
+        """
+        pair = classification_examples.parse_row(row, [(QUESTION, CONTEXT)])
+        id = row.get(ID) if isinstance(row, Mapping) else None
+        return make_example(
+            "" if id is None else str(id), pair.text_a, pair.text_b
+        )
 
     def add_label(self, example: SquadExample, label: Any) -> SquadExample:
         """Returns an example with its answer, to train on.

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -26,7 +25,6 @@ from bert_tf.text.tokenizer import BertTokenizer
 
 # The original's answer in SQuAD 1.1 if a question has no candidate spans.
 _PLACEHOLDER = "empty"
-_EXAMPLES_AT_ONCE = 1024
 # The fields of an entry in nbest_predictions.json.
 _WRITTEN = ("text", "probability", "start_logit", "end_logit")
 _SMALLEST = 1e-300  # Replaces a probability of 0, which has no logarithm.
@@ -175,7 +173,7 @@ def _align(pred_text: str, tok_text: str, num_chars: int) -> tuple[int, int]:
 
 
 def predict_answers(
-    examples: Iterable[SquadExample],
+    examples: Sequence[SquadExample],
     features: Iterable[InputFeatures],
     logits: Iterable[tuple[np.ndarray, np.ndarray]],
     tokenizer: BertTokenizer,
@@ -197,28 +195,24 @@ def predict_answers(
     for window, pair in zip(features, logits, strict=True):
         windows = windows_of.setdefault(window.example_index, [])
         windows.append((window, *pair))
-    numbered = enumerate(examples)
-    while chunk := list(itertools.islice(numbered, _EXAMPLES_AT_ONCE)):
-        find = find_text
-        if original_texts:
-            words = (word for _, one in chunk for word in one.doc_tokens)
-            find = OriginalTexts(tokenizer, words).find
-        for index, example in chunk:
-            windows = windows_of.get(index, [])
-            candidates = _find_candidates(
-                windows, n_best_size, max_answer_length
-            )
-            null = None
-            if version_2_with_negative:
-                # "No answer" gets its lowest score over all windows; without
-                # windows, it gets 0.
-                pairs = [(float(x[0]), float(y[0])) for _, x, y in windows]
-                lowest = min(pairs, key=sum, default=(0.0, 0.0))
-                null = _Candidate(None, 0, 0, *lowest)
-                candidates.append(null)
-            # The sort is stable, as in the original: ties keep their order.
-            candidates.sort(key=lambda one: one.score, reverse=True)
-            yield _predict(candidates, null, example, find, n_best_size)
+    find = find_text
+    if original_texts:
+        words = (word for one in examples for word in one.doc_tokens)
+        find = OriginalTexts(tokenizer, words).find
+    for index, example in enumerate(examples):
+        windows = windows_of.get(index, [])
+        candidates = _find_candidates(windows, n_best_size, max_answer_length)
+        null = None
+        if version_2_with_negative:
+            # "No answer" gets its lowest score over all windows; without
+            # windows, it gets 0.
+            pairs = [(float(x[0]), float(y[0])) for _, x, y in windows]
+            lowest = min(pairs, key=sum, default=(0.0, 0.0))
+            null = _Candidate(None, 0, 0, *lowest)
+            candidates.append(null)
+        # The sort is stable, as in the original: ties keep their order.
+        candidates.sort(key=lambda one: one.score, reverse=True)
+        yield _predict(candidates, null, example, find, n_best_size)
 
 
 class _Candidate(NamedTuple):

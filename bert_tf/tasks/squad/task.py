@@ -12,8 +12,6 @@ from absl import logging
 
 from bert_tf.features import INPUT_MASK
 from bert_tf.tasks import task
-from bert_tf.tasks.classification import examples as classification_examples
-from bert_tf.tasks.squad import examples as squad_examples
 from bert_tf.tasks.squad import features as squad_features
 from bert_tf.tasks.squad import metrics as squad_metrics
 from bert_tf.tasks.squad import predictions as squad_predictions
@@ -280,18 +278,6 @@ class SquadTask(SquadFiles, task.Task):
     def num_rows(self, example: SquadExample) -> int:
         """Estimates the number of windows by the paragraph's words."""
         return 1 + len(example.doc_tokens) // self.doc_stride
-
-    def example_from_row(self, row: Any) -> SquadExample:
-        """Returns the example of a pair (question, context), or of a mapping.
-
-        A mapping has "question", "context" and optionally "id".
-        """
-        columns = (squad_examples.QUESTION, squad_examples.CONTEXT)
-        pair = classification_examples.parse_row(row, [columns])
-        id = row.get(squad_examples.ID) if isinstance(row, Mapping) else None
-        return squad_examples.make_example(
-            "" if id is None else str(id), pair.text_a, pair.text_b
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Returns the settings that prediction needs."""
