@@ -198,11 +198,7 @@ def build_counter(
     counts <int64>[k]. It splits words like `BertTokenizer.split_words`. Several
     threads can call it in parallel, because it does not hold Python's lock.
     """
-    strip_accents = config.strip_accents
-    normalizer = Normalizer(
-        config.do_lower_case,
-        config.do_lower_case if strip_accents is None else strip_accents,
-    )
+    normalizer = Normalizer(config.do_lower_case, config.strip_accents)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def count(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

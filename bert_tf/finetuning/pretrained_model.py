@@ -118,7 +118,6 @@ def check_case(stored: StoredModel, flag: bool | None) -> StoredModel:
 
 
 def _read_original_checkpoint(config: FinetuneConfig) -> StoredModel:
-    """Reads --init_checkpoint, --bert_config_file and --vocab_file."""
     bert_config = files.read_bert_config(config.bert_config_file)
     vocabulary = Vocabulary.from_file(config.vocab_file)
     vocabulary.warn_of_size(bert_config.vocab_size)
@@ -203,7 +202,6 @@ def with_normalization(
 
 
 def _check_normalization(stored: StoredModel, config: FinetuneConfig) -> None:
-    """Raises `UserError` if --normalization contradicts a trained model."""
     if config.normalization not in (None, stored.normalization):
         raise UserError(
             f"The model in {stored.path} was trained with --normalization="

@@ -166,7 +166,6 @@ def _do_and_record(
     work: Callable[[Experiment], Mapping[str, Metrics]],
     requested: Mapping[str, str],
 ) -> FinishedTrial:
-    """Runs, resumes or evaluates a trial and records its results."""
     failure = None
     try:
         results = dict(work(experiment))

@@ -193,7 +193,8 @@ class Normalizer(tf.Module):
 
     Args:
       lower_case: Whether to lower-case, by Python's rules.
-      strip_accents: Whether to decompose (NFD) and drop accents (Mn).
+      strip_accents: Whether to decompose (NFD) and drop accents (Mn). None
+        means true if `lower_case` is set and `normalization` is the original's.
       normalization: One of `config.NORMALIZATIONS`; ASCII_LOWER needs
         `lower_case` without `strip_accents`.
       final_sigma: Whether a capital sigma at the end of a word becomes "ς".
@@ -204,17 +205,20 @@ class Normalizer(tf.Module):
     def __init__(
         self,
         lower_case: bool,
-        strip_accents: bool,
+        strip_accents: bool | None,
         normalization: str = ORIGINAL,
         final_sigma: bool = True,
     ) -> None:
         super().__init__()
+        self._is_original = normalization == ORIGINAL
+        if strip_accents is None:
+            strip_accents = lower_case and self._is_original
+        self.strip_accents = strip_accents
         if normalization == ASCII_LOWER and (strip_accents or not lower_case):
             raise ValueError(
                 f"{ASCII_LOWER} lower-cases and strips no accents. Received: "
                 f"lower_case={lower_case}, strip_accents={strip_accents}."
             )
-        self._is_original = normalization == ORIGINAL
         lowers_sigma = lower_case and self._is_original
         self._rules = []
         if lowers_sigma and final_sigma:

@@ -104,15 +104,13 @@ class BertTokenizer(tf.Module):
         )
         self.vocabulary = vocabulary
         self.lower_case = lower_case
-        if strip_accents is None:
-            strip_accents = lower_case and normalization == ORIGINAL
-        self.strip_accents = strip_accents
         self.preserve_special_tokens = preserve_special_tokens
         self.normalization = normalization
         self.max_input_chars_per_word = max_input_chars_per_word
         self._normalizer = normalizer.Normalizer(
             lower_case, strip_accents, normalization, self._rewrites
         )
+        self.strip_accents = self._normalizer.strip_accents
         tokens, added = list(vocabulary.tokens), vocabulary.added_tokens
         for token in added:
             tokens[token["id"]] = token["content"]

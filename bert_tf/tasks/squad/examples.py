@@ -139,7 +139,6 @@ def _warn_once(message: str) -> None:
 
 
 def _check_answers(question: dict[str, Any], where: str) -> None:
-    """Raises `UserError` if "answers" or "is_impossible" are invalid."""
     if question.get("answers") is not None:
         text_files.require_value(question, "answers", list, where)
     for number, answer in enumerate(question.get("answers") or ()):
@@ -231,7 +230,6 @@ def build_examples(
 def _report_training(
     source: str, count: int, unmatched: Sequence[str], max_ids: int | None
 ) -> None:
-    """Logs how many questions are trained on, and which are left out."""
     total = count + len(unmatched)
     if not count:
         raise UserError(
