@@ -106,17 +106,12 @@ def create(config: Flags) -> manifest.Manifest:
 
 def _output_names(config: Flags) -> list[str]:
     """Returns the names in `--output_file`: files, or one name for shards."""
-    names = [name.strip() for name in config.output_file.split(",")]
-    if not all(names) or len(set(names)) < len(names):
-        raise UserError(
-            "--output_file must name different files, separated by commas. "
-            f"Received: {config.output_file!r}."
-        )
-    if config.num_shards and len(names) > 1:
-        raise UserError(
-            "With --num_shards, --output_file must name one file. Received: "
-            f"{config.output_file!r}."
-        )
+    names = list(options.values(config, "output_file"))
+    options.require(
+        not config.num_shards or len(names) == 1,
+        "With --num_shards, --output_file must name one file. Received: "
+        f"{config.output_file!r}.",
+    )
     for name in names:
         files.require_writable(name, "--output_file")
     return names

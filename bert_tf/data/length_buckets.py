@@ -103,7 +103,14 @@ def training_batches(
     _check(lengths, batch_size, allowed_lengths)
     if not len(lengths):
         raise UserError("Expected examples to train on. Received: none.")
-    order = _shuffled_epochs(len(lengths), seed, num_batches * batch_size)
+    count = num_batches * batch_size
+    epochs = [
+        stateless_random.permutation(
+            len(lengths), _EXAMPLES_SALT, seed, epoch
+        ).numpy()
+        for epoch in range(-(-count // len(lengths)))
+    ]
+    order = np.concatenate([np.zeros([0], np.int32), *epochs])[:count]
     if len(allowed_lengths) == 1:
         return _cut(order, lengths, batch_size, allowed_lengths)
     per_window = max(
@@ -121,18 +128,6 @@ def training_batches(
         ).numpy()
         batches += [cut[i] for i in shuffled]
     return batches
-
-
-def _shuffled_epochs(num_examples: int, seed: int, count: int) -> np.ndarray:
-    """Returns the first `count` examples of shuffled epochs, <int32>[count]."""
-    num_epochs = -(-count // num_examples)
-    epochs = [
-        stateless_random.permutation(
-            num_examples, _EXAMPLES_SALT, seed, epoch
-        ).numpy()
-        for epoch in range(num_epochs)
-    ]
-    return np.concatenate([np.zeros([0], np.int32), *epochs])[:count]
 
 
 def prediction_batches(

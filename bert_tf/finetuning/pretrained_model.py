@@ -61,10 +61,7 @@ def read(config: FinetuneConfig) -> StoredModel:
         unused = ", ".join(f"--{x}" for x in names if getattr(config, x))
         unused = f", so {unused} are ignored" if unused else ""
         logging.info("The model is %s%s.", trained, unused)
-    if not source:
-        stored = _read_original_checkpoint(config)
-    else:
-        stored = formats.read(source)
+    stored = formats.read(source) if source else _read_original(config)
     stored = check_case(stored, config.do_lower_case)
     if is_trained:
         _check_normalization(stored, config)
@@ -117,7 +114,7 @@ def check_case(stored: StoredModel, flag: bool | None) -> StoredModel:
     return changed
 
 
-def _read_original_checkpoint(config: FinetuneConfig) -> StoredModel:
+def _read_original(config: FinetuneConfig) -> StoredModel:
     bert_config = files.read_bert_config(config.bert_config_file)
     vocabulary = Vocabulary.from_file(config.vocab_file)
     vocabulary.warn_of_size(bert_config.vocab_size)

@@ -128,9 +128,6 @@ def pack_to_bucket(
 
     `tokens` has the tokens of A, or of A and of B. `buckets` has the allowed
     row lengths, ascending; longer rows are truncated to the last bucket.
-
-    Raises:
-      UserError: If the last bucket leaves no room for a token.
     """
     segments, num_tokens = find_segments(tokens)
     layout = lay_out(segments, num_tokens, buckets)

@@ -245,7 +245,7 @@ class BadInputTest(record_case.RecordCase):
         ("--input_file .*nothing_", {"input_file": "nothing_*"}),
         ("--vocab_file: no", {"vocab_file": "nowhere.txt"}),
         ("must name a file.*directory: '/'", {"output_file": "/"}),
-        ("--output_file must", {"output_file": "a,a"}),
+        ("names a value twice", {"output_file": "a,a"}),
         ("--output_file must", {"output_file": "a,,b"}),
         ("--output_file must", {"output_file": ""}),
         (

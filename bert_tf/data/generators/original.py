@@ -145,15 +145,11 @@ def create_instances(
     total = config.dupe_factor * len(documents)
     masker = _Masker(config, tokenizer)
     with progress.bar(total, "making instances", "document") as bar:
-        for _ in range(config.dupe_factor):
-            for index in range(len(documents)):
-                for a, b, is_random_next in _create_pairs(
-                    config, documents, index, rng
-                ):
-                    instances.append(
-                        masker.create_instance(a, b, is_random_next, rng)
-                    )
-                bar.update()
+        for number in range(total):
+            index = number % len(documents)
+            for pair in _create_pairs(config, documents, index, rng):
+                instances.append(masker.create_instance(*pair, rng))
+            bar.update()
     return instances
 
 

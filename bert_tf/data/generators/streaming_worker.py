@@ -147,7 +147,9 @@ def make_part(plan: PartsPlan, part: int) -> Iterator[tuple[dict, int]]:
     )
     rng = np.random.default_rng(derive_seed(seed, "masks", part))
     for start in range(0, len(instances), _RECORDS_PER_BATCH):
-        chosen = instances.take(slice(start, start + _RECORDS_PER_BATCH))
+        rows = slice(start, start + _RECORDS_PER_BATCH)
+        columns = {name: x[rows] for name, x in vars(instances).items()}
+        chosen = Instances(**columns)
         batch = make_records(plan, store, chosen, rng)
         yield batch, int(chosen.truncated.sum())
 
@@ -174,12 +176,6 @@ class Instances:
 
     def __len__(self) -> int:
         return len(self.a_starts)
-
-    def take(self, indices: np.ndarray | slice) -> "Instances":
-        """Returns the instances at `indices`, in that order."""
-        return Instances(
-            **{name: values[indices] for name, values in vars(self).items()}
-        )
 
 
 class InstancePlanner:

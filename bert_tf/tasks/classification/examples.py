@@ -14,6 +14,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.errors import UserError
+from bert_tf.flags import options
 from bert_tf.flags.options import Flags
 from bert_tf.io import tables
 from bert_tf.tasks.classification import labels as label_values
@@ -75,13 +76,10 @@ class Columns:
 
     def with_flags(self, config: Flags) -> "Columns":
         """Returns the columns; a flag's column replaces the stored one."""
-        labels = self.labels or ("label",)
-        if config.label_column is not None:
-            labels = config.label_column.split(",")
         return Columns(
             config.text_column or self.text,
             config.text_pair_column or self.text_pair,
-            tuple(name.strip() for name in labels),
+            options.values(config, "label_column") or self.labels or ("label",),
         )
 
 
