@@ -37,8 +37,7 @@ _HASHED_CHARS = 1 << 16
 
 def read_documents(files: Sequence[str], **options: Any) -> Iterator[list[str]]:
     """Yields each document as a list of lines; see `read_numbered_lines`."""
-    for document in group_lines(read_numbered_lines(files, **options)):
-        yield [*document]
+    return map(list, group_lines(read_numbered_lines(files, **options)))
 
 
 def group_lines(

@@ -286,11 +286,9 @@ def _warn_of_pairs(config: Flags, result: GenerationResult) -> str | None:
             f"{is_random}most documents have one sentence; remove the empty "
             "lines inside documents."
         )
-    advice = (
-        "write one sentence per line"
-        if config.generator == "original" or config.split_sentences
-        else "set --split_sentences, or write one sentence per line"
-    )
+    advice = "write one sentence per line"
+    if config.generator != "original" and not config.split_sentences:
+        advice = f"set --split_sentences, or {advice}"
     cause = "lines seem to be paragraphs instead of sentences"
     if config.max_seq_length < 128:  # At length 64, 66% are random.
         cause = (

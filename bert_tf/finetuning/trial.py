@@ -359,8 +359,7 @@ def _layer_number(name: str) -> int | None:
 
     The depth is 0 for embeddings, n + 1 for layer_n, None for pooler and heads.
     """
-    match = _LAYER.match(name)
-    if match:
+    if match := _LAYER.match(name):
         return int(match[1]) + 1
     return 0 if name.startswith(_EMBEDDINGS) else None
 

@@ -131,12 +131,9 @@ class Vocabulary:
 
     def id(self, token: str) -> int:
         """Returns the id of a token; raises `UserError` if it has none."""
-        try:
-            return self._ids[token]
-        except KeyError as error:
-            raise UserError(
-                f"{self.source} does not contain {token!r}."
-            ) from error
+        if token not in self:
+            raise UserError(f"{self.source} does not contain {token!r}.")
+        return self._ids[token]
 
     @property
     def mask_id(self) -> int:

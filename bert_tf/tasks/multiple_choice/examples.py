@@ -68,8 +68,7 @@ class Columns:
     @property
     def texts(self) -> tuple[str, ...]:
         """All columns except the label."""
-        first = (self.context, self.start)
-        return (*(column for column in first if column), *self.choices)
+        return (*filter(None, (self.context, self.start)), *self.choices)
 
     @property
     def flags(self) -> dict[str, str]:
@@ -154,13 +153,10 @@ def _parse(
         choices = _listed_choices(where, values, columns.choices[0])
         names = tuple(map(str, range(len(choices))))
     else:
-        count = len(columns.choices)  # The last columns may be empty.
-        while count > 2 and values.get(columns.choices[count - 1]) in (
-            None,
-            "",
-        ):
-            count -= 1
-        names = columns.choices[:count]
+        names = columns.choices
+        # The last columns may be empty.
+        while len(names) > 2 and values.get(names[-1]) in (None, ""):
+            names = names[:-1]
         choices = tuple(read_text(where, values, name) for name in names)
     if columns.start is not None:
         start = read_text(where, values, columns.start, keep_empty=True)

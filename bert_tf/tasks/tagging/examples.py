@@ -158,19 +158,15 @@ def _find_columns(
     may_lack_tags: bool,
 ) -> list[int | None]:
     """Returns the indices of the columns of words, tags and sentences."""
-    places = []
+    places, width = [], len(header)
     for column in columns:
-        place = column
-        if isinstance(column, str):
-            place = header.index(column) if column in header else None
-        elif column is not None:
-            is_there = -len(header) <= column < len(header)
-            place = column % len(header) if is_there else None
+        names = header if isinstance(column, str) else range(-width, width)
+        place = names.index(column) % width if column in names else None
         may_lack = may_lack_tags and len(places) == 1
         if place is None and column is not None and not may_lack:
             raise UserError(
                 f"{path} has no column {column!r}; its first line has "
-                f"{len(header)} columns, from 0: {', '.join(header)}."
+                f"{width} columns, from 0: {', '.join(header)}."
             )
         places.append(place)
     if places[0] == places[1]:
