@@ -317,9 +317,9 @@ def find_start(
     with files [2, 0, 1] and skips [1, 2, 1].
 
     Returns:
-      The number of the first group to read; the indices <int64>[n] of its
-      files in the epoch's order, the file to read next first; and the number
-      of records to skip in each of these files, <int64>[n].
+      The number of the first group to read, the indices <int64>[n] of its
+      files, and the number of records to skip in each file, <int64>[n]. The
+      indices are in the epoch's order, but begin with the file to read next.
     """
     starts = np.arange(0, len(counts), files_per_group)
     group_ends = np.cumsum(np.add.reduceat(counts, starts))

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from bert_tf.checkpoints import convert
+from bert_tf.checkpoints import convert as conversion
 from bert_tf.checkpoints import formats
 from bert_tf.checkpoints import load as checkpoint_loading
 from bert_tf.checkpoints import model_directory
@@ -103,7 +103,7 @@ def check_case(stored: StoredModel, flag: bool | None) -> StoredModel:
         )
     if flag is None:
         return stored
-    changed = convert.with_lower_case(stored, flag)
+    changed = conversion.with_lower_case(stored, flag)
     if changed is not stored:
         logging.warning(
             "--do_lower_case=%s for %s, though %s.",
