@@ -52,8 +52,7 @@ def write_scores(
     if note:
         names = _with_numbers(names)
     types = list(zip(short, scores, strict=True))
-    frequent = sorted(types, key=lambda row: -row[1].num_references)
-    frequent = frequent[:_MAX_BARS]
+    frequent = sorted(types, key=lambda row: -row[1].num_references)[:_MAX_BARS]
     drawn = [row for row in types if row in frequent]
     title = f"Scores of each {kind}, %"
     if len(drawn) < len(types):

@@ -256,15 +256,14 @@ class BertTokenizer(tf.Module):
             words = self._normalizer.split_words(inner.between)
             words = inner.join(words, self.tokens(inner.ids))
             words = outer.join(words, self.tokens(outer.ids))
-            return words[0] if is_scalar else words
-        words = self._normalizer.split_words(
-            self._normalizer.normalize(self._prepare(text))
-        )
-        if self.preserve_special_tokens:
-            flat = words.flat_values
-            for token, stand_in in _STAND_INS.items():
-                flat = tf.strings.regex_replace(flat, stand_in, token)
-            words = words.with_flat_values(flat)
+        else:
+            normalized = self._normalizer.normalize(self._prepare(text))
+            words = self._normalizer.split_words(normalized)
+            if self.preserve_special_tokens:
+                flat = words.flat_values
+                for token, stand_in in _STAND_INS.items():
+                    flat = tf.strings.regex_replace(flat, stand_in, token)
+                words = words.with_flat_values(flat)
         return words[0] if is_scalar else words
 
     def tokens(self, ids: Any) -> Any:
