@@ -7,7 +7,6 @@ folder assets/. Earlier versions, and models without `text_files`, wrote none.
 import json
 import re
 import zipfile
-import zlib
 from typing import Any
 
 import keras
@@ -21,6 +20,7 @@ from bert_tf.checkpoints.stored_model import StoredModel
 from bert_tf.checkpoints.tensors import Tensors
 from bert_tf.checkpoints.tensors import damaged
 from bert_tf.errors import UserError
+from bert_tf.io import archives
 from bert_tf.io import stored_files
 from bert_tf.modeling import bert as bert_model
 
@@ -73,10 +73,10 @@ def _task_of(
 ) -> dict[str, Any]:
     """Returns the contents of task.json, completed from the model itself."""
     kind = values.get("kind")
-    present = {weight_map.part_of(name) for name in names}
+    present = weight_map.parts_of(names)
     if kind is None or not present.issuperset(weight_map.HEADS[kind]):
         kind = weight_map.kind_of(names)
-    derived: dict[str, Any] = {}
+    derived: dict[str, Any] = {"kind": kind}
     if getattr(model, "lstms", None):
         if getattr(model, "combination", None) is not None:
             derived["approach"] = model.approach
@@ -89,7 +89,7 @@ def _task_of(
     stored = {name: x for name, x in values.items() if x is not None}
     if getattr(model, "pooling", None):
         stored |= {x: getattr(model, x) for x in ("pooling", "normalize")}
-    return {"kind": kind} | derived | stored | {"kind": kind}
+    return derived | stored | {"kind": kind}
 
 
 def recognizes(path: str) -> bool:
@@ -99,23 +99,11 @@ def recognizes(path: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             info = archive.getinfo(_CONFIG_FILE)
-            # Refuse other compressions: a few bytes can become gigabytes.
-            is_bounded = info.compress_type in (
-                zipfile.ZIP_STORED,
-                zipfile.ZIP_DEFLATED,
-            )
-            if not is_bounded or info.file_size > stored_files.MAX_BYTES:
+            is_small = info.file_size <= stored_files.MAX_BYTES
+            if not is_small or not archives.is_bounded(info):
                 return False
             config = json.loads(archive.read(info))
-    except (
-        EOFError,
-        KeyError,
-        OSError,
-        RuntimeError,  # Encrypted files, or JSON that is nested too deeply.
-        ValueError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ):
+    except (OSError, *archives.DAMAGED):
         return False
     name = config.get("registered_name") if isinstance(config, dict) else None
     return isinstance(name, str) and name.startswith(_PACKAGE)

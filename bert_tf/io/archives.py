@@ -29,7 +29,8 @@ _MAX_MEMBERS = 1_000
 _MAX_HEADER_BYTES = 1 << 21
 # File systems allow names of 255 bytes; leave room for a temporary suffix.
 _MAX_NAME_BYTES, _MAX_DEPTH = 200, 32
-_DAMAGED = (
+# Python's errors for a damaged archive.
+DAMAGED = (
     zipfile.BadZipFile,
     tarfile.TarError,
     gzip.BadGzipFile,
@@ -47,8 +48,6 @@ _DAMAGED = (
 
 
 class _Member(NamedTuple):
-    """An entry of an archive."""
-
     name: str
     is_folder: bool
     is_file: bool
@@ -128,7 +127,7 @@ def unpack(archive: str, folder: str) -> None:
                     source.in_member = False
     except UserError:
         raise
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise UserError(
             f"{archive} is not a whole archive (.zip or .tar.gz): "
             f"{type(error).__name__}: {str(error):.200}."
@@ -171,17 +170,18 @@ def _zip_members(source: _Source) -> Iterator[_Member]:
     for info in file.infolist():
         # In zips from Unix, the file mode reveals links; in others it is 0.
         kind = stat.S_IFMT(info.external_attr >> 16)
-        # Allow only these: with bzip2, one read could unpack gigabytes.
-        is_bounded = info.compress_type in (
-            zipfile.ZIP_STORED,
-            zipfile.ZIP_DEFLATED,
-        )
+        is_regular = not info.is_dir() and kind in (0, stat.S_IFREG)
         yield _Member(
             info.orig_filename,
             info.is_dir(),
-            is_bounded and not info.is_dir() and kind in (0, stat.S_IFREG),
+            is_regular and is_bounded(info),
             lambda info=info: file.open(info),
         )
+
+
+def is_bounded(info: zipfile.ZipInfo) -> bool:
+    """Returns False if one read could unpack gigabytes, as with bzip2."""
+    return info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def _tar_members(source: _Source) -> Iterator[_Member]:

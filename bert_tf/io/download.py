@@ -155,7 +155,6 @@ class _Transfer:
             return 0
 
     def _discard(self) -> None:
-        """Removes the partial file and its headers."""
         for path in (self.partial, self.notes_file):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)

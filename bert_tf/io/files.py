@@ -189,11 +189,6 @@ def announce(path: str) -> None:
         call(path)
 
 
-def _announced(path: str) -> str:
-    announce(path)
-    return _new_name(path)
-
-
 @contextlib.contextmanager
 def atomic_file(path: str) -> Iterator[str]:
     """Yields a temporary path that is renamed to `path` on success.
@@ -209,7 +204,8 @@ def atomic_file(path: str) -> Iterator[str]:
     system, folder = _system(path), os.path.dirname(path)
     if folder:
         system.makedirs(folder)
-    temporary = _announced(path)
+    announce(path)
+    temporary = _new_name(path)
     try:
         with errors.naming(path):
             yield temporary
@@ -302,7 +298,8 @@ def atomic_directory(path: str, replace: bool = True) -> Iterator[str]:
       UserError: If the directory exists and may not be replaced.
     """
     path = os.path.realpath(path) if os.path.islink(path) else path
-    temporary, system = _announced(path), _system(path)
+    announce(path)
+    temporary, system = _new_name(path), _system(path)
     made = make_folders(os.path.dirname(path.rstrip("/")))
     try:
         system.makedirs(temporary)

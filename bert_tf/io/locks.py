@@ -40,12 +40,11 @@ def try_lock(file: IO[Any] | int) -> bool:
     return True
 
 
-def is_current(file: IO[Any] | int, path: str) -> bool:
+def is_current(descriptor: int, path: str) -> bool:
     """Returns True if an open file is still the file at `path`.
 
     A lock on a file that another process renamed or removed protects nothing.
     """
-    descriptor = file if isinstance(file, int) else file.fileno()
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except FileNotFoundError:
@@ -182,12 +181,13 @@ class LocalCopy:
         name = f"{copy}.lock"
         while True:
             self._lock = open(name, "w")  # noqa: SIM115
-            fcntl.flock(self._lock, fcntl.LOCK_SH)
-            if os.path.exists(copy) and is_current(self._lock, name):
+            lock = self._lock.fileno()
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.path.exists(copy) and is_current(lock, name):
                 return copy
             # While this process waits, another may make the copy: check again.
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            if not os.path.exists(copy) and is_current(self._lock, name):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.path.exists(copy) and is_current(lock, name):
                 with files.atomic_directory(copy) as temporary:
                     files.copy_folder(self._folder, temporary)
             self._lock.close()

@@ -278,9 +278,8 @@ def resolve_config(path: str) -> str:
 
 def _check_file(path: str, flag: str) -> None:
     path = resolve_config(path)
-    if is_remote(path):
-        return
-    if not os.path.exists(path) or os.path.isdir(path):
+    is_file = os.path.exists(path) and not os.path.isdir(path)
+    if not is_remote(path) and not is_file:
         raise no_file(path, flag)
 
 

@@ -77,11 +77,13 @@ def recording() -> Iterator[None]:
     python_logging.getLogger().addHandler(recorder)
     try:
         yield
-    except (Preempted, UserError) as error:
-        recorder.emit(_record(str(error)))
-        raise
     except BaseException as error:
-        recorder.emit(_record(f"Ended by {type(error).__name__}", error))
+        record = python_logging.makeLogRecord({"levelno": python_logging.INFO})
+        record.msg = str(error)
+        if not isinstance(error, (Preempted, UserError)):
+            record.msg = f"Ended by {type(error).__name__}"
+            record.exc_info = (type(error), error, error.__traceback__)
+        recorder.emit(record)
         raise
     finally:
         python_logging.getLogger().removeHandler(recorder)
@@ -93,16 +95,3 @@ def open_in(output_dir: str) -> None:
     for handler in python_logging.getLogger().handlers:
         if isinstance(handler, _Recorder):
             handler.open_in(output_dir)
-
-
-def _record(
-    message: str, error: BaseException | None = None
-) -> python_logging.LogRecord:
-    """Returns the last record of a run that ends early."""
-    return python_logging.makeLogRecord(
-        {
-            "msg": message,
-            "levelno": python_logging.INFO,
-            "exc_info": error and (type(error), error, error.__traceback__),
-        }
-    )
