@@ -10,6 +10,7 @@ import math
 import os
 import pathlib
 import sys
+from collections.abc import Iterable
 from collections.abc import Iterator
 
 from bert_tf import errors
@@ -101,7 +102,9 @@ def with_lower_case(stored: StoredModel, lower_case: bool) -> StoredModel:
 
 def _check_normalization(config: Flags, stored: StoredModel) -> None:
     """Checks that the target format supports the normalization and pooling."""
-    if stored.normalization != ORIGINAL and config.target_format != "bert_tf":
+    if config.target_format == "bert_tf":
+        return
+    if stored.normalization != ORIGINAL:
         raise UserError(
             f"The model in {stored.path} was trained with "
             f"normalization={stored.normalization}, which tokenizers of "
@@ -109,8 +112,7 @@ def _check_normalization(config: Flags, stored: StoredModel) -> None:
             f"--normalization={ORIGINAL}."
         )
     is_classifier = stored.task["kind"] == "classification"
-    pooling = is_classifier and stored.task.get("pooling")
-    if pooling and config.target_format != "bert_tf":
+    if is_classifier and (pooling := stored.task.get("pooling")):
         raise UserError(
             f"The head of {stored.path} reads the {pooling} of all tokens, "
             f"and classifiers of --to={config.target_format} read the pooler; "
@@ -119,12 +121,8 @@ def _check_normalization(config: Flags, stored: StoredModel) -> None:
 
 
 def _write(
-    output: str,
-    stored: StoredModel,
-    source_format: str,
-    config: Flags,
-) -> str:
-    """Writes the model; returns a report on the directory."""
+    output: str, stored: StoredModel, source_format: str, config: Flags
+) -> list[str]:
     write_model = formats.module_of(config.target_format).write_model
     options = {}
     if config.target_format == "bert_tf":
@@ -153,7 +151,7 @@ def _write(
             "in texts they are split like any words."
         )
     total = sum(contents.values())
-    lines = [
+    return [
         f"Wrote {config.output} (format {config.target_format}, "
         f"{releases.format_bytes(total)}):",
         *(
@@ -162,7 +160,6 @@ def _write(
         ),
         *(f"  {sentence}" for sentence in sentences),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _card(stored: StoredModel, source_format: str, config: Flags) -> str:
@@ -190,47 +187,44 @@ def _card(stored: StoredModel, source_format: str, config: Flags) -> str:
     )
 
 
-def print_now(text: str) -> None:
-    """Writes text to standard output at once."""
-    sys.stdout.write(text)
+def print_now(lines: Iterable[str]) -> None:
+    """Writes lines to standard output at once."""
+    sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 
 
-def _describe_source(stored: StoredModel, source_format: str) -> str:
+def _describe_source(stored: StoredModel, source_format: str) -> Iterator[str]:
     config, report = stored.config, stored.report
     numbers = sum(map(math.prod, stored.weights.shapes.values()))
-    lower = stored.tokenizer_settings["lower_case"]
-    lines = [
-        f"Read {stored.path} (format {source_format}):",
+    case = "" if stored.tokenizer_settings["lower_case"] else "not "
+    yield f"Read {stored.path} (format {source_format}):"
+    yield (
         f"  a BERT of kind {stored.task['kind']}: {config.num_hidden_layers} "
         f"layers of width {config.hidden_size}, {numbers:,} parameters, "
-        f"hidden_act {config.hidden_act}",
+        f"hidden_act {config.hidden_act}"
+    )
+    yield (
         f"  a vocabulary of {len(stored.vocabulary)} wordpieces; text is "
-        + ("lower-cased" if lower else "not lower-cased"),
-    ]
+        f"{case}lower-cased"
+    )
     if stored.task.get("labels"):
-        lines.append(f"  labels: {', '.join(stored.task['labels'])}")
+        yield f"  labels: {', '.join(stored.task['labels'])}"
     if state := stored.optimizer_state:
         slots = sum(x.endswith(weight_map.SLOT_SUFFIXES[0]) for x in state)
         step = ""
         if weight_map.GLOBAL_STEP in state:
             step = f", step {int(state[weight_map.GLOBAL_STEP])}"
-        lines.append(
-            f"  the optimizer's state: both moments of {slots} weights{step}"
-        )
-    lines += [f"  {note}" for note in report.notes]
-    lines.append(
+        yield f"  the optimizer's state: both moments of {slots} weights{step}"
+    yield from (f"  {note}" for note in report.notes)
+    yield (
         f"Loaded {len(report.loaded)} weights, {len(report.reshaped)} of them "
         "reshaped."
     )
-    lines += [
-        f"{title}: {', '.join(names)}"
-        for title, names in (
-            ("Missing, so initialized", report.missing),
-            ("Unused", report.unused),
-            ("Not needed", report.expected),
-            ("Absent parts", report.absent_heads),
-        )
-        if names
-    ]
-    return "\n".join(lines) + "\n"
+    for title, names in (
+        ("Missing, so initialized", report.missing),
+        ("Unused", report.unused),
+        ("Not needed", report.expected),
+        ("Absent parts", report.absent_heads),
+    ):
+        if names:
+            yield f"{title}: {', '.join(names)}"

@@ -83,7 +83,7 @@ def run(config: Flags) -> None:
         for title, rows in shown.items():
             lines.append(f"{title}:")
             lines += [f"  {name}: {value}" for name, value in rows.items()]
-        conversion.print_now("\n".join(lines) + "\n")
+        conversion.print_now(lines)
         card = model_directory.build_card(
             "A BERT with more words or positions",
             f"A BERT of kind {kind}, whose vocabulary or position table was "
@@ -100,12 +100,12 @@ def run(config: Flags) -> None:
         )
         with files.atomic_directory(output) as temporary:
             model_directory.write_model(temporary, model, card)
-        conversion.print_now(f"Wrote {config.output}.\n")
+        conversion.print_now([f"Wrote {config.output}."])
 
 
 def extend(
     source: StoredModel,
-    new: NewTokens | None = None,
+    new: NewTokens = NewTokens("", {}),
     use_unused: bool = True,
     max_position_embeddings: int | None = None,
 ) -> StoredModel:
@@ -141,7 +141,6 @@ def extend(
     model = dataclasses.replace(
         source, config=config, optimizer_state=Tensors.from_arrays({})
     )
-    new = new or NewTokens("", {})
     ids: tuple[int, ...] = ()
     if new.tokens:
         count, first = len(new.tokens), source.config.vocab_size

@@ -115,10 +115,9 @@ def fetch_model(name: str, parts: re.Match, offline: bool) -> str:
 def _fetch_hugging_face(
     name: str, repository: str, revision: str, offline: bool
 ) -> str:
-    """Returns the folder of a model of Hugging Face.
+    """Downloads the files that the model needs and the cache lacks.
 
-    Downloads the files that the model needs and the cache lacks. If the hub
-    cannot be reached, the cached commit of the branch is used.
+    If the hub cannot be reached, the cached commit of the branch is used.
     """
     offline = offline or constants.HF_HUB_OFFLINE
     if offline or _COMMIT.fullmatch(revision):

@@ -19,6 +19,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -199,7 +200,6 @@ def _check_size(path: str, expected: int) -> None:
 
 
 def _with_tokenizer(stored: StoredModel) -> StoredModel:
-    """Returns the model with the vocabulary and tokenizer of its preset."""
     import keras_hub
 
     path = stored.path
@@ -321,7 +321,7 @@ def write_model(
         ),
         name="bert_text_classifier_preprocessor",
     )
-    if weight_map.CLASSIFIER in map(weight_map.part_of, stored.weights):
+    if weight_map.CLASSIFIER in weight_map.parts_of(stored.weights):
         classifier = models.BertTextClassifier(
             backbone,
             num_classes=stored.weights.shapes["output_bias"][0],
@@ -336,7 +336,7 @@ def write_model(
         # Without a preprocessor in the preset, KerasHub would pack 512 tokens,
         # too many for models with fewer positions.
         preprocessor.save_to_preset(directory)
-    return [*_describe(stored), _TOKENIZER_NOTE]
+    return [*_sentences(stored), _TOKENIZER_NOTE]
 
 
 def _check_model(stored: StoredModel, allow_activation_change: bool) -> None:
@@ -358,7 +358,7 @@ def _check_model(stored: StoredModel, allow_activation_change: bool) -> None:
                 f"Received: {field}={getattr(config, field)!r} in "
                 f"{stored.path}; convert it to another format."
             )
-    if weight_map.POOLER not in map(weight_map.part_of, stored.weights):
+    if weight_map.POOLER not in weight_map.parts_of(stored.weights):
         raise UserError(
             f"KerasHub's BERT has a pooler, and {stored.path} (kind "
             f"{stored.task['kind']}) has none; convert a model with a pooler, "
@@ -382,33 +382,27 @@ def _check_vocabulary(vocabulary: Vocabulary) -> None:
         )
 
 
-def _describe(stored: StoredModel) -> list[str]:
-    """Returns sentences on what a preset of the model changes or leaves out."""
+def _sentences(stored: StoredModel) -> Iterator[str]:
     config = stored.config
-    sentences = stored_model.not_carried(
+    yield from stored_model.not_carried(
         "KerasHub's format",
         stored,
         ("kind", "max_seq_length", "head"),
         (weight_map.ENCODER, weight_map.POOLER, weight_map.CLASSIFIER),
     )
     if config.hidden_act == _EXACT_GELU:
-        sentences.append(
+        yield (
             "The exact GELU became its tanh form, which differs by at most "
             "0.0005; MiniLM's outputs change by at most 0.003."
         )
-    if config.hidden_act == _TANH_GELU:
-        sentences.append(
-            'hidden_act "gelu" is the tanh form of GELU, as KerasHub has it.'
-        )
+    else:  # `_check_model` refuses other activations.
+        yield 'hidden_act "gelu" is the tanh form of GELU, as KerasHub has it.'
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
-        sentences.append(
+        yield (
             "KerasHub has one dropout: hidden_dropout_prob, "
             f"{config.hidden_dropout_prob:g}, also replaces "
             "attention_probs_dropout_prob, "
             f"{config.attention_probs_dropout_prob:g}."
         )
     if config.initializer_range != _INITIALIZER_RANGE:
-        sentences.append(
-            f"initializer_range, {config.initializer_range:g}, is not kept."
-        )
-    return sentences
+        yield f"initializer_range, {config.initializer_range:g}, is not kept."

@@ -218,8 +218,7 @@ def build_model(
         new = new.union({weight_map.POOLER, weight_map.NEXT_SENTENCE})
     if kwargs.get("pooling"):
         new = new.union({weight_map.POOLER})  # Unused, so give no warning.
-    missing = {weight_map.part_of(x) for x in report.missing} - new
-    if missing:
+    if missing := weight_map.parts_of(report.missing) - new:
         logging.warning(
             "%s has no %s: this part is initialized randomly, so train the "
             "model before you use its outputs.",
@@ -241,7 +240,7 @@ def advise_new_pooler(
     """
     is_read = getattr(model, "reads_pooler", False) and (
         "pooler" not in new_parts
-        and weight_map.POOLER in map(weight_map.part_of, stored.weights)
+        and weight_map.POOLER in weight_map.parts_of(stored.weights)
     )
     if not is_read or not stored.task.get("pooling"):
         return ""
@@ -345,8 +344,8 @@ def load_into(
     missing = [name for name in variables if name not in tensors]
     unused = [name for name in tensors if name not in variables]
     # A whole head may be missing or unused, but never the encoder.
-    stored = {weight_map.ENCODER, *map(weight_map.part_of, tensors)}
-    built = {weight_map.ENCODER, *map(weight_map.part_of, variables)}
+    stored = weight_map.parts_of(tensors) | {weight_map.ENCODER}
+    built = weight_map.parts_of(variables) | {weight_map.ENCODER}
     matching.refuse(
         f"{source} does not fit the model",
         [n for n in missing if weight_map.part_of(n) in stored],

@@ -109,39 +109,32 @@ def match(
     candidates = {
         name: row
         for row in recurrent_heads.rows(config, shapes)
-        if weight_map.part_of(row.name) in parts
+        if row.part in parts
         and (name := weight_map.name_in(row, weights_format)) is not None
     }
     found = {name: row for name, row in candidates.items() if name in shapes}
-    present = {weight_map.ENCODER} | {
-        weight_map.part_of(row.name) for row in found.values()
-    }
-    missing = {
-        name: row
-        for name, row in candidates.items()
-        if name not in found and weight_map.part_of(row.name) in present
-    }
+    present = {weight_map.ENCODER} | {row.part for row in found.values()}
+    rows = {n: row for n, row in candidates.items() if row.part in present}
+    missing = {name: row for name, row in rows.items() if name not in found}
     unused = [n for n in shapes if n not in found and not expected_unused(n)]
     head_sizes = {
-        weight_map.part_of(row.name): shapes[name][0]
+        row.part: shapes[name][0]
         for name, row in found.items()
         if row.shape == (weight_map.LABELS,) and shapes[name]
     }
-
-    def canonical_shape(row):
-        labels = head_sizes.get(weight_map.part_of(row.name), 0)
-        return weight_map.shape_of(row, config, labels)
-
+    canonical = {
+        row.name: weight_map.shape_of(row, config, head_sizes.get(row.part, 0))
+        for row in rows.values()
+    }
     expected = {
         name: weight_map.shape_in(
-            canonical_shape(row),
+            canonical[row.name],
             row.layout,
             weights_format,
             config.num_attention_heads,
         )
         for name, row in found.items()
     }
-
     refuse(
         f"{source} does not hold the BERT that its config describes",
         [
@@ -153,32 +146,32 @@ def match(
         expected,
         shapes,
     )
-    stored_names = {row.name: name for name, row in found.items()}
-    new = tuple(row.name for row in missing.values())
-    shapes_by_name = {
-        row.name: canonical_shape(row)
-        for row in candidates.values()
-        if row.name in stored_names or row.name in new
-    }
+    stored = {row.name: (name, row.layout) for name, row in found.items()}
 
     def read_weight(name):
-        if name not in stored_names:
-            return _initial_value(name, shapes_by_name[name], config)
-        value = _read_finite(tensors, stored_names[name], source)
-        layout = found[stored_names[name]].layout
+        if name not in stored:
+            return _initial_value(name, canonical[name], config)
+        stored_name, layout = stored[name]
+        value = np.asarray(tensors[stored_name], np.float32)
+        if not np.isfinite(value).all():
+            raise UserError(
+                f"{source} holds numbers in {stored_name} that are not finite: "
+                "the file is damaged, or training has failed; take another "
+                "copy or an earlier checkpoint."
+            )
         return np.ascontiguousarray(
             weight_map.from_format(value, layout, weights_format)
         )
 
-    return Tensors(shapes_by_name, read_weight), Report(
-        loaded=tuple(name for name in shapes_by_name if name in stored_names),
+    return Tensors(canonical, read_weight), Report(
+        loaded=tuple(stored),
         reshaped=tuple(
             row.name
             for row in found.values()
             if weight_map.to_format(_PROBE, row.layout, weights_format, 2)
             is not _PROBE
         ),
-        missing=new,
+        missing=tuple(row.name for row in missing.values()),
         unused=tuple(unused),
         expected=tuple(n for n in shapes if expected_unused(n)),
         absent_heads=tuple(sorted(parts - present)),
@@ -188,18 +181,6 @@ def match(
 def is_allowed(allow_missing: re.Pattern | None, *names: str) -> bool:
     """Returns whether the pattern, if any, is found in one of the names."""
     return bool(allow_missing and any(map(allow_missing.search, names)))
-
-
-def _read_finite(tensors: Tensors, name: str, source: str) -> np.ndarray:
-    """Returns a tensor as <float32>; refuses NaN and infinity."""
-    value = np.asarray(tensors[name], np.float32)
-    if not np.isfinite(value).all():
-        raise UserError(
-            f"{source} holds numbers in {name} that are not finite: the file "
-            "is damaged, or training has failed; take another copy or an "
-            "earlier checkpoint."
-        )
-    return value
 
 
 def refuse(

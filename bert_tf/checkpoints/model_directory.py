@@ -27,7 +27,6 @@ import math
 import os
 import platform
 import re
-from collections.abc import Collection
 from collections.abc import Mapping
 from typing import Any
 
@@ -249,7 +248,12 @@ def read_model(
         weights, state, report = _read_weights(
             directory, OPTIMIZER_FILE in names, config, allow_missing
         )
-    vocabulary, settings = _read_vocabulary(directory, names)
+    vocabulary = settings = None
+    if VOCAB_FILE in names:
+        vocabulary = Vocabulary.from_file(os.path.join(directory, VOCAB_FILE))
+        tokenizer_file = os.path.join(directory, TOKENIZER_FILE)
+        settings = stored_files.read_object(tokenizer_file)
+        task_values.check_tokenizer(settings, tokenizer_file)
     stored = StoredModel(
         path=path,
         config=config,
@@ -351,18 +355,6 @@ def _read_weights(
     return matching.with_optimizer_state(
         weights, report, state, path, allow_missing
     )
-
-
-def _read_vocabulary(
-    directory: str, names: Collection[str]
-) -> tuple[Vocabulary | None, dict[str, Any] | None]:
-    if VOCAB_FILE not in names:
-        return None, None
-    vocabulary = Vocabulary.from_file(os.path.join(directory, VOCAB_FILE))
-    tokenizer_file = os.path.join(directory, TOKENIZER_FILE)
-    settings = stored_files.read_object(tokenizer_file)
-    task_values.check_tokenizer(settings, tokenizer_file)
-    return vocabulary, settings
 
 
 def default_card(stored: StoredModel, library: str = "bert_tf") -> str:

@@ -129,8 +129,14 @@ def read_model(
     prefix = tf1_checkpoint.find_prefix(path)
     checkpoint = ObjectCheckpoint(prefix)
     found = find(checkpoint)
-    config, notes = _read_config(prefix)
+    config = _read_config(prefix)
     weights, report = match(checkpoint, found, config, allow_missing)
+    notes = []
+    if config.hidden_act == "gelu":
+        notes.append(
+            'hidden_act "gelu" of the Model Garden is the tanh approximation '
+            "of GELU, as it is here."
+        )
     if weight_map.MASKED_LM not in report.absent_heads:
         notes.append(
             "The checkpoint does not contain the masked-LM head's activation; "
@@ -148,7 +154,7 @@ def read_model(
     ).with_vocabulary(os.path.dirname(prefix), "A Model Garden checkpoint")
 
 
-def _read_config(prefix: str) -> tuple[BertConfig, list[str]]:
+def _read_config(prefix: str) -> BertConfig:
     path = tf1_checkpoint.config_beside(prefix)
     values = files.read_json_object(path)
     width = values.get("embedding_size")
@@ -160,13 +166,7 @@ def _read_config(prefix: str) -> tuple[BertConfig, list[str]]:
     kept = {key: values[key] for key in values if key not in _IGNORED_KEYS}
     config = BertConfig.from_dict(kept, path)
     _check_config(config, path)
-    notes = []
-    if config.hidden_act == "gelu":
-        notes.append(
-            'hidden_act "gelu" of the Model Garden is the tanh approximation '
-            "of GELU, as it is here."
-        )
-    return config, notes
+    return config
 
 
 def match(
@@ -232,7 +232,7 @@ def _check_config(config: BertConfig, source: str) -> None:
 
 def _sentences(stored: StoredModel) -> Iterator[str]:
     config = stored.config
-    parts = {weight_map.part_of(name) for name in stored.weights}
+    parts = weight_map.parts_of(stored.weights)
     activation = _ACTIVATIONS.get(config.hidden_act, f'"{config.hidden_act}"')
     if config.hidden_act == "gelu_erf":
         yield (
@@ -409,8 +409,7 @@ def find(checkpoint: ObjectCheckpoint) -> Found:
         for prefix, item in _head_objects(checkpoint)
         for path, variable in checkpoint.variables(item)
     }
-    poolers = _head_poolers(checkpoint)
-    pooler = next(iter(poolers), None)
+    pooler = next(_head_poolers(checkpoint), None)
     if pooler is None:
         return Found(heads | encoder)
     own = {n: x for n, x in encoder.items() if n.split("/")[1] == _POOLER}
@@ -510,28 +509,25 @@ def _head_objects(checkpoint: ObjectCheckpoint) -> Iterator[tuple[str, int]]:
 
 
 def _is_next_sentence(checkpoint: ObjectCheckpoint, head: int) -> bool:
-    full_names = [
-        checkpoint.full_name(variable).split("/")
+    return any(
+        "next_sentence" in checkpoint.full_name(variable).split("/")
         for _, variable in checkpoint.variables(head)
-    ]
-    return any("next_sentence" in names for names in full_names)
+    )
 
 
-def _head_poolers(checkpoint: ObjectCheckpoint) -> list[int]:
-    """Returns the poolers that belong to heads, the one in use first."""
-    of_heads = [
-        children["dense"]
-        for prefix, head in _head_objects(checkpoint)
-        if prefix.startswith("model/")
-        and "dense" in (children := checkpoint.children(head))
-    ]
+def _head_poolers(checkpoint: ObjectCheckpoint) -> Iterator[int]:
+    """Yields the poolers that belong to heads, the one in use first."""
+    for prefix, head in _head_objects(checkpoint):
+        dense = checkpoint.children(head).get("dense")
+        if prefix.startswith("model/") and dense is not None:
+            yield dense
     items = [
         (name != _HEAD_POOLER, child)
         for parent in checkpoint.objects()
         for name, child in checkpoint.children(parent).items()
         if name.endswith(".pooler_dense")
     ]
-    return of_heads + [child for _, child in sorted(items)]
+    yield from (child for _, child in sorted(items))
 
 
 def is_training_state(name: str) -> bool:

@@ -217,20 +217,20 @@ def _lift(folder: str) -> None:
 def _check(title: str, url: str, folder: str, release: Release | None) -> None:
     """Checks that a folder holds a model; for a release, checks the hashes."""
     names = os.listdir(folder)
-    if release:
-        absent = sorted(set(_RELEASED_FILES) - set(names))
-        if absent:
-            raise UserError(
-                f"The archive at {url} is not {title}: it lacks "
-                f"{', '.join(absent)}."
-            )
-    elif not any(name.endswith(_WEIGHTS) for name in names):
+    if release is None:
+        if any(name.endswith(_WEIGHTS) for name in names):
+            return
         raise UserError(
             f"The archive at {url} holds no model: expected a file of weights "
             f"({', '.join(_WEIGHTS)}) at its top. Received: "
             f"{', '.join(sorted(names)[:8]) or 'nothing'}."
         )
-    for name, expected in (release.files_sha256 if release else {}).items():
+    if absent := sorted(set(_RELEASED_FILES) - set(names)):
+        raise UserError(
+            f"The archive at {url} is not {title}: it lacks "
+            f"{', '.join(absent)}."
+        )
+    for name, expected in release.files_sha256.items():
         actual = files.sha256(os.path.join(folder, name))
         if actual == expected:
             continue

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -216,8 +217,7 @@ def _label_weights(kind: str, config: BertConfig) -> list[str]:
     return [
         row.name
         for row in weight_map.rows(config)
-        if row.shape[:1] == (weight_map.LABELS,)
-        and weight_map.part_of(row.name) in heads
+        if row.shape[:1] == (weight_map.LABELS,) and row.part in heads
     ]
 
 
@@ -227,9 +227,8 @@ def check(stored: StoredModel) -> None:
     task_values.check_task(stored.task, f"The task of {stored.path}")
     kind = stored.task["kind"]
     heads = weight_map.HEADS[kind]
-    present = {weight_map.part_of(name) for name in stored.weights}
-    absent = [head for head in heads if head not in present]
-    if absent:
+    present = weight_map.parts_of(stored.weights)
+    if absent := [head for head in heads if head not in present]:
         raise UserError(
             f"The model in {stored.path} is of kind={kind!r}, but its weights "
             f"lack the head {' and '.join(absent)}."
@@ -283,8 +282,8 @@ def not_carried(
     settings: Collection[str],
     parts: Collection[str] | None = None,
     has_optimizer: bool = False,
-) -> list[str]:
-    """Returns a sentence on what a format cannot store; [] if it stores all.
+) -> Iterator[str]:
+    """Yields a sentence on what a format cannot store; none if it stores all.
 
     Args:
       format_name: The start of the sentence, such as "A TF1 checkpoint".
@@ -302,9 +301,8 @@ def not_carried(
     )
     if stored.optimizer_state and not has_optimizer:
         lost.append("the optimizer's state")
-    if not lost:
-        return []
-    return [f"{format_name} has no place for {', '.join(lost)}; not carried."]
+    if lost:
+        yield f"{format_name} has no place for {', '.join(lost)}; not carried."
 
 
 def note_lower_case(

@@ -41,7 +41,6 @@ _TOKENIZER = {
     "max_input_chars_per_word": integer(1, 999),
     "added_tokens": ADDED_TOKENS,
 }
-_REQUIRED_OF_TOKENIZER = ("lower_case", "preserve_special_tokens")
 _TEMPERATURE = Kind(
     "a number above 0", lambda value: NUMBER.fits(value) and value > 1e-9
 )
@@ -139,7 +138,8 @@ def check_task(task: Mapping[str, Any], source: str) -> None:
 
 def check_tokenizer(settings: Mapping[str, Any], source: str) -> None:
     """Raises `UserError` if a value in tokenizer.json is of the wrong kind."""
-    stored_files.check(settings, _TOKENIZER, source, _REQUIRED_OF_TOKENIZER)
+    required = ("lower_case", "preserve_special_tokens")
+    stored_files.check(settings, _TOKENIZER, source, required)
 
 
 def read_shape(path: str) -> dict[str, Any]:

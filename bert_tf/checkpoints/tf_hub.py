@@ -88,7 +88,15 @@ def read_model(
     if lower_case is not None:
         unused = (*found.unused, lower_case)
         found = dataclasses.replace(found, unused=unused)
-    others = _others(checkpoint, found, allow_missing)
+    taken = {*found.variables.values(), *found.unused}
+    others = {
+        name: item
+        for item in checkpoint.objects()
+        if checkpoint.key(item)
+        and item not in taken
+        and not model_garden.is_training_state(name := checkpoint.name(item))
+        and not matching.is_allowed(allow_missing, name)
+    }
     task = {}
     if others:
         head, task = _read_head(path, graph, checkpoint, others)
@@ -189,7 +197,6 @@ def _read_config(
 
 
 def _vocabulary_file(graph: meta_graph_pb2.MetaGraphDef, path: str) -> str:
-    """Returns the name of the vocabulary in `assets/`."""
     nodes = graph.object_graph_def.nodes
     children = [x for node in nodes for x in node.children]
     name = "vocab.txt"
@@ -208,23 +215,6 @@ def _vocabulary_file(graph: meta_graph_pb2.MetaGraphDef, path: str) -> str:
 
 
 # === The head of a Keras model ===
-
-
-def _others(
-    checkpoint: ObjectCheckpoint,
-    found: Found,
-    allow_missing: re.Pattern | None,
-) -> dict[str, int]:
-    """Returns a head's variables by name: all but BERT's and training state."""
-    taken = {*found.variables.values(), *found.unused}
-    return {
-        name: item
-        for item in checkpoint.objects()
-        if checkpoint.key(item)
-        and item not in taken
-        and not model_garden.is_training_state(name := checkpoint.name(item))
-        and not matching.is_allowed(allow_missing, name)
-    }
 
 
 def _read_head(

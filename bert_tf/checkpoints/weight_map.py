@@ -8,6 +8,7 @@ checkpoints, weight files and converters all use canonical names.
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,10 @@ class Row:
     huggingface: str | None = None
     keras_hub: str | None = None
     model_garden: str | None = None
+
+    @property
+    def part(self) -> str:
+        return part_of(self.name)
 
 
 # Each kind of object lists its weights: the suffix of a weight's name here, in
@@ -373,12 +378,15 @@ def part_of(name: str) -> str:
     return head_of(name) or name.split("/")[0]
 
 
-def kind_of(names) -> str:
+def parts_of(names: Iterable[str]) -> set[str]:
+    """Returns the parts that weights with these names belong to."""
+    return set(map(part_of, names))
+
+
+def kind_of(names: Iterable[str]) -> str:
     """Returns the kind of model that has weights with these names."""
-    present = {part_of(name) for name in names}
-    return next(
-        kind for kind, heads in HEADS.items() if present.issuperset(heads)
-    )
+    present = parts_of(names)
+    return next(kind for kind, heads in HEADS.items() if present >= {*heads})
 
 
 def kind_of_class(names: Any) -> str | None:
@@ -394,5 +402,5 @@ def shapes(config: BertConfig, kind: str) -> dict[str, Shape]:
     return {
         row.name: shape_of(row, config)
         for row in rows(config)
-        if part_of(row.name) in parts
+        if row.part in parts
     }

@@ -138,8 +138,7 @@ _SILENT = frozenset(
 
 def recognizes(path: str) -> bool:
     """Returns whether `path` is a Hugging Face directory."""
-    names = (os.path.join(path, n) for n in huggingface_weights.WEIGHT_FILES)
-    if any(os.path.isfile(name) for name in names):
+    if huggingface_weights.find(path):
         return True
     if not os.path.isdir(path):
         return False
@@ -230,7 +229,7 @@ def _heads(
             f'"architectures": ["{name}"].'
         )
     present = {
-        weight_map.part_of(row.name)
+        row.part
         for row in weight_map.rows(config)
         if row.huggingface in checkpoint.tensors
     }
@@ -246,7 +245,7 @@ def _kind(
     allow_missing: re.Pattern | None,
 ) -> str:
     """Returns the kind of the model; refuses a class with a missing head."""
-    present = {weight_map.part_of(name) for name in weights}
+    present = weight_map.parts_of(weights)
     needed = set(weight_map.HEADS[named] if named else ())
     if _POOLED & (needed | present):
         needed.add(weight_map.POOLER)
@@ -254,7 +253,7 @@ def _kind(
     lacking = [
         row.huggingface
         for row in weight_map.rows(config)
-        if weight_map.part_of(row.name) in absent
+        if row.part in absent
         and not matching.is_allowed(allow_missing, row.name, row.huggingface)
     ]
     if lacking:
@@ -351,8 +350,7 @@ def _select(stored: StoredModel) -> tuple[Tensors, list[str]]:
     needed = {weight_map.ENCODER, *weight_map.HEADS[kind]}
     if kind not in WITHOUT_POOLER:
         needed.add(weight_map.POOLER)
-    present = {weight_map.part_of(name) for name in stored.weights}
-    lacking = needed - present
+    lacking = needed - weight_map.parts_of(stored.weights)
     sentences = []
     if lacking == {weight_map.POOLER} and kind in _ENCODERS:
         sentences.append(
@@ -452,7 +450,6 @@ def _kind_of(values: Mapping[str, Any], source: str) -> tuple[str | None, str]:
 def _to_task(
     values: Mapping[str, Any], kind: str, num_labels: int, source: str
 ) -> dict[str, Any]:
-    """Returns the contents of task.json for the contents of a config.json."""
     task = {"kind": kind}
     if kind not in LABELLED:
         return task
@@ -478,7 +475,6 @@ def _default_labels(num_labels: int) -> list[str]:
 
 
 def _from_bert_config(stored: StoredModel) -> tuple[dict[str, Any], list[str]]:
-    """Returns the contents of a config.json, and notes for the user."""
     config, task = stored.config, stored.task
     if config.left_to_right:
         raise UserError(

@@ -176,7 +176,6 @@ def _check(directory: str, parsed: _Parsed) -> None:
 def _read_vocabulary(
     directory: str, parsed: _Parsed, vocab_size: int
 ) -> tuple[Vocabulary, list[str]]:
-    """Returns the vocabulary and notes for the user."""
     stored = {}
     path = os.path.join(directory, VOCAB_FILE)
     if stored_files.exists(path):

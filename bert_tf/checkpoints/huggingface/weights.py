@@ -93,6 +93,12 @@ class Checkpoint:
         return name in _COPIES and _COPIES[name] in self.tensors
 
 
+def find(directory: str) -> str | None:
+    """Returns the name of the best file of weights; None if there is none."""
+    files = ((x, os.path.join(directory, x)) for x in WEIGHT_FILES)
+    return next((name for name, path in files if os.path.isfile(path)), None)
+
+
 def read(directory: str) -> Checkpoint:
     """Reads names and shapes; values are read on access.
 
@@ -100,10 +106,7 @@ def read(directory: str) -> Checkpoint:
       UserError: If there are no weights, a file is damaged or missing, PyTorch
         is needed and not installed, or copies of a weight differ.
     """
-    name = next(
-        (n for n in WEIGHT_FILES if os.path.isfile(os.path.join(directory, n))),
-        None,
-    )
+    name = find(directory)
     if name is None:
         raise UserError(
             f"{directory} has no weights: expected one of "

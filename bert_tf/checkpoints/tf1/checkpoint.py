@@ -14,8 +14,8 @@ import dataclasses
 import os
 import re
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -329,13 +329,7 @@ def write_model(directory: str, stored: StoredModel) -> list[str]:
         )
     weights = matching.translate(stored.weights, stored.config, "tf1")
     write(write_texts(directory, stored), weights | stored.optimizer_state)
-    return [
-        *_describe_config(stored.config),
-        *_describe_tokenizer(stored.tokenizer_settings),
-        *stored_model.not_carried(
-            "A TF1 checkpoint", stored, ("kind", "head"), has_optimizer=True
-        ),
-    ]
+    return list(_sentences(stored))
 
 
 def write_texts(directory: str, stored: StoredModel) -> str:
@@ -346,36 +340,32 @@ def write_texts(directory: str, stored: StoredModel) -> str:
     return os.path.join(directory, _PREFIX)
 
 
-def _describe_config(config: BertConfig) -> list[str]:
-    """Returns sentences on settings that the original reads differently."""
-    sentences = []
+def _sentences(stored: StoredModel) -> Iterator[str]:
+    config, settings = stored.config, stored.tokenizer_settings
     if config.hidden_act == "gelu_erf":
         # Source: the original's modeling.py:280-314, which raises ValueError.
-        sentences.append(
+        yield (
             f'{_CONFIG_FILE} has hidden_act "gelu_erf", the exact GELU, which '
             'the original refuses: its "gelu" is the tanh form, and was the '
             "exact one before 2019-02-07."
         )
-    sentences += [
-        f"{_CONFIG_FILE} has {key} {value}, which the original ignores: it "
-        f"computes with {getattr(BertConfig, key)}."
-        for key, value in config.to_dict().items()
-        if key in ("layer_norm_eps", "left_to_right")
-    ]
-    return sentences
-
-
-def _describe_tokenizer(settings: Mapping[str, Any]) -> list[str]:
-    """Returns sentences on the flags that the original needs."""
+    for key, value in config.to_dict().items():
+        if key in ("layer_norm_eps", "left_to_right"):
+            yield (
+                f"{_CONFIG_FILE} has {key} {value}, which the original "
+                f"ignores: it computes with {getattr(BertConfig, key)}."
+            )
     lower_case = settings["lower_case"]
-    sentences = [
+    yield (
         "A TF1 checkpoint does not keep the tokenizer's settings: give "
         f"--do_lower_case={lower_case} to the original."
-    ]
+    )
     if settings["strip_accents"] != lower_case:
         verb = "strips" if settings["strip_accents"] else "keeps"
-        sentences.append(
+        yield (
             f"The model {verb} accents; the original strips them if and only "
             "if it lower-cases."
         )
-    return sentences
+    yield from stored_model.not_carried(
+        "A TF1 checkpoint", stored, ("kind", "head"), has_optimizer=True
+    )
