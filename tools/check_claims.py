@@ -167,7 +167,14 @@ def _choices_figures() -> _Tree:
         | {name: _mean(runs, *key) for name, key in keys.items()}
         for row, runs in rows.items()
     }
-    return {"table": table}
+    spread = {
+        name: max(
+            max(values) - min(values)
+            for values in (_values(runs, *key) for runs in rows.values())
+        )
+        for name, key in keys.items()
+    }
+    return {"table": table, "spread": spread}
 
 
 def _cells(folder: str) -> dict[str, list[dict]]:
@@ -178,11 +185,13 @@ def _cells(folder: str) -> dict[str, list[dict]]:
     return cells
 
 
+def _values(results: list[dict], *keys: str) -> list[float]:
+    """Returns the values under nested keys."""
+    return [functools.reduce(operator.getitem, keys, x) for x in results]
+
+
 def _mean(results: list[dict], *keys: str) -> float:
-    """Returns the mean of the values under nested keys."""
-    return statistics.mean(
-        functools.reduce(operator.getitem, keys, x) for x in results
-    )
+    return statistics.mean(_values(results, *keys))
 
 
 def _few_labels_figures() -> _Tree:
