@@ -138,7 +138,10 @@ def _load(cls: Any, path: str, **options) -> Any:
     try:
         with tf.device("CPU"):
             # Use an absolute path: "x" could name one of KerasHub's presets.
-            return cls.from_preset(os.path.abspath(path), **options)
+            loaded = cls.from_preset(os.path.abspath(path), **options)
+        if not isinstance(loaded, cls):  # Keras keeps what it cannot build.
+            raise TypeError(f"It holds a {type(loaded).__name__}")
+        return loaded
     except Exception as error:  # KerasHub raises exceptions of many types.
         (reason, *_) = str(error).splitlines() or [type(error).__name__]
         raise UserError(

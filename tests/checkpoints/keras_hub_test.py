@@ -465,6 +465,13 @@ class BadInputTest(PresetCase):
         files.write_json(self.path("tokenizer.json"), values)
         self._assert_refused("RobertaTokenizer")
 
+    @parameterized.parameters("class_name", "config")
+    def test_refuses_a_tokenizer_that_keras_does_not_build(self, name):
+        values = files.read_json(self.path("tokenizer.json"))
+        del values[name]
+        files.write_json(self.path("tokenizer.json"), values)
+        self._assert_refused("cannot read")
+
 
 if __name__ == "__main__":
     tf.test.main()
