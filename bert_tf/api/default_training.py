@@ -368,13 +368,13 @@ def check_counts(**counts: Any) -> None:
 def check_callbacks(callbacks: Any) -> None:
     """Raises `UserError` for names and classes in place of callbacks."""
     for one in tf.nest.flatten(callbacks):
-        if isinstance(one, type) or not hasattr(one, "set_model"):
-            if one is not None:
-                raise UserError(
-                    "Expected objects of keras.callbacks, for instance keras."
-                    "callbacks.EarlyStopping(patience=2). Received: "
-                    f"{one!r:.80}."
-                )
+        is_object = hasattr(one, "set_model") and not isinstance(one, type)
+        if one is not None and not is_object:
+            raise UserError(
+                "Expected objects of keras.callbacks, for instance keras."
+                "callbacks.EarlyStopping(patience=2). Received: "
+                f"{one!r:.80}."
+            )
 
 
 def require_labels(has_labels: bool) -> None:

@@ -236,12 +236,17 @@ class Watch:
         if self._text.distinct < 0.5:
             share = f"{self._text.distinct:.0%}"
             return f"Only {share} of the records differ; {_MORE_TEXT}"
+        warm_up = config.num_warmup_steps
+        if warm_up > last - config.schedule_start_step:
+            return (
+                f"--num_warmup_steps={warm_up} is longer than the run, so the "
+                f"rate stays below --learning_rate; try {last // 10}."
+            )
         if config.optimizer != "lamb":  # LAMB's rates are relative to weights.
             if rate > 2 * self._rate:
                 return f"--learning_rate={rate:g} is high for it; try {good}."
             if rate < self._rate / 10:
                 return f"--learning_rate={rate:g} is low for it; try {good}."
-        warm_up = config.num_warmup_steps
         is_short = warm_up < _UNCORRECTED_STEPS < last
         if config.optimizer == "bert_adam" and is_short:
             return (

@@ -22,6 +22,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from bert_tf import errors
 from bert_tf.config import check_bools
@@ -430,6 +431,15 @@ def build_optimizer(
     rate: Any = learning_rate
     if num_train_steps is not None:
         steps = num_train_steps - schedule_start_step
+        if num_warmup_steps > steps:
+            logging.warning(
+                "num_warmup_steps=%d is more than the schedule's %d steps, so "
+                "the learning rate ends at %.2g instead of reaching %.2g.",
+                num_warmup_steps,
+                steps,
+                learning_rate * steps / num_warmup_steps,
+                learning_rate,
+            )
         rate = WarmupLinearDecay(
             learning_rate,
             steps,

@@ -19,6 +19,7 @@ class _Flags:
     num_warmup_steps: int = 1000
     optimizer: str = "adamw"
     num_train_steps: int = 1000
+    schedule_start_step: int = 0
     train_batch_size: int = 512
     gradient_accumulation_steps: int = 1
     max_seq_length: int = 128
@@ -143,6 +144,7 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             },
             "--num_warmup_steps=250 is short.*--optimizer=adamw",
         ),
+        ({"num_warmup_steps": 10000}, "=10000 is longer .*; try 100.$"),
         # 1000 warm-up steps would fill the run, so the message asks for 2000.
         ({"optimizer": "bert_adam", "num_warmup_steps": 9}, "steps=2000"),
         ({"optimizer": "lamb", "learning_rate": 6e-3}, "=0.006.$"),

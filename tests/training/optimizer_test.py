@@ -1,5 +1,6 @@
 """Tests for bert_tf.training.optimizer, its update rule, and the losses."""
 
+import functools
 from unittest import mock
 
 import keras
@@ -197,6 +198,14 @@ class BertOptimizerTest(tf.test.TestCase, parameterized.TestCase):
             optimizers.build_optimizer("sgd")
         with self.assertRaisesRegex(UserError, "num_warmup_steps=3"):
             optimizers.build_optimizer(num_warmup_steps=3)
+
+    def test_warns_of_a_warm_up_beyond_the_schedule(self):
+        build = functools.partial(optimizers.build_optimizer, "lamb", 1.0, 50)
+        with self.assertNoLogs(level="WARNING"):
+            build(50)
+        with self.assertLogs(level="WARNING") as logs:
+            build(50, schedule_start_step=1)
+        self.assertRegex(logs.output[0], "=50 .* 49 steps.* 0.98 .* 1\\.$")
 
 
 class GoldenTrajectoryTest(tf.test.TestCase):
