@@ -367,9 +367,8 @@ def check_counts(**counts: Any) -> None:
 
 def check_callbacks(callbacks: Any) -> None:
     """Raises `UserError` for names and classes in place of callbacks."""
-    for one in tf.nest.flatten(callbacks):
-        is_object = hasattr(one, "set_model") and not isinstance(one, type)
-        if one is not None and not is_object:
+    for one in tf.nest.flatten(callbacks or ()):
+        if isinstance(one, type) or not hasattr(one, "set_model"):
             raise UserError(
                 "Expected objects of keras.callbacks, for instance keras."
                 "callbacks.EarlyStopping(patience=2). Received: "

@@ -62,7 +62,7 @@ class TextMethods(save.FileMethods):
     # True if `fit` chose the arguments of `compile`; a new `fit` replaces them.
     _has_defaults = False
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, inputs, *args, **kwargs):
         """Computes the outputs for the model's inputs, or for raw rows.
 
         `preprocessor` converts raw rows to inputs. If the task splits long
@@ -71,9 +71,11 @@ class TextMethods(save.FileMethods):
         Raises:
           UserError: If a row does not fit the task, or there is no vocabulary.
         """
-        if args and is_text(args[0]):
-            args = (self._read_rows(args[0]), *args[1:])
-        return super().__call__(*args, **kwargs)
+        if is_text(inputs):
+            inputs = self._read_rows(inputs)
+        elif isinstance(inputs, Mapping) and list in map(type, inputs.values()):
+            inputs = raw_rows.read_features(inputs, self.bert_config.vocab_size)
+        return super().__call__(inputs, *args, **kwargs)
 
     def __repr__(self):
         config = getattr(self, "bert_config", None)

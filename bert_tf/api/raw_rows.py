@@ -274,14 +274,14 @@ def read_features(x: Any, vocab_size: int) -> Any:
     try:
         arrays = {name: np.asarray(values) for name, values in x.items()}
     except ValueError:  # NumPy refuses rows of several lengths.
-        arrays = {name: np.asarray(()) for name in x}
+        arrays = dict.fromkeys(x, np.empty(0))
     shapes = {k: v.shape for k, v in arrays.items() if k in MODEL_INPUTS}
-    if len({*shapes.values()}) > 1 or len(shapes[MODEL_INPUTS[0]]) < 2:
+    ids = arrays[MODEL_INPUTS[0]]
+    if len({*shapes.values()}) > 1 or ids.ndim < 2:
         raise UserError(
             "Expected the model's inputs in one shape, [rows, tokens]. "
             f"Received: {', '.join(f'{k} {v}' for k, v in shapes.items())}."
         )
-    ids = arrays[MODEL_INPUTS[0]]
     if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
         raise UserError(
             f"Expected {MODEL_INPUTS[0]} from 0 to {vocab_size - 1}, the ids "
@@ -289,8 +289,8 @@ def read_features(x: Any, vocab_size: int) -> Any:
         )
     # Keras would cast booleans to float32, and take lists for structures.
     return {
-        name: array.astype(np.int32) if array.dtype == bool else array
-        for name, array in arrays.items()
+        k: v.astype("int32") if v.dtype == bool else v
+        for k, v in arrays.items()
     }
 
 

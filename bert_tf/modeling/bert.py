@@ -557,6 +557,11 @@ def standardize(inputs):
         )
     check_inputs(inputs)
     input_ids = tf.cast(inputs["input_ids"], tf.int32)
+    if input_ids.shape.rank == 1:
+        raise UserError(
+            "Expected the model's inputs in the shape [rows, tokens]. "
+            f"Received: input_ids {input_ids.shape}."
+        )
     input_mask = inputs.get("input_mask")
     if input_mask is None:
         input_mask = tf.ones_like(input_ids)

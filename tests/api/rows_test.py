@@ -270,6 +270,8 @@ _MISTAKES = (
     ("m.predict({'input_ids': [[1, 999]]})", "ids from 1 to 999"),
     ("m.fit({'input_ids': np.int32([[-1]])}, [0])", "ids from -1 to -1"),
     ("m.predict({'input_ids': [[1], [1, 2]]})", r"one shape.*input_ids \(0,\)"),
+    ("m({'input_ids': [[1], [1, 2]]})", r"one shape.*input_ids \(0,\)"),
+    ("m({'input_ids': np.int32([2, 5])})", r"\[rows, .*: input_ids \(2,\)\.$"),
     ("m.compile('sgd', loss={'label': 'mse'})", "outputs are logits.*'label'"),
     ("bert_tf.load_model('x', labels=['a'])", r"two labels.*labels=\['a'\]"),
     ("bert_tf.load_model('x', num_labels='2')", "whole number.*num_labels='2'"),
@@ -298,8 +300,9 @@ class MistakesTest(fit_case.FitCase, tf.test.TestCase, parameterized.TestCase):
         inputs = {"input_ids": ids, "input_mask": mask}
         expected = m({x: tf.constant(y) for x, y in inputs.items()})
         for one in (mask, np.array(mask, bool)):
-            found = m.predict({"input_ids": ids, "input_mask": one}, verbose=0)
-            self.assertAllClose(found["logits"], expected["logits"])
+            inputs = {"input_ids": ids, "input_mask": one}
+            for found in (m(inputs), m.predict(inputs, verbose=0)):
+                self.assertAllClose(found["logits"], expected["logits"])
 
     def test_wrong_names_of_attributes_get_one_hint(self):
         model = self.new()
