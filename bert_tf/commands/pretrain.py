@@ -212,10 +212,9 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
         """Returns advice on how to make missing input files, by flag."""
         vocab_file = self.vocab_file or "vocab.txt"
         records = self.input_file.split(",")[0].replace("*", "train")
-        predictions = self.max_predictions_per_seq
-        predictions = (
-            f" --max_predictions_per_seq={predictions}" if predictions else ""
-        )
+        more = "" if self.use_next_sentence else " --nonext_sentence_pairs"
+        if count := self.max_predictions_per_seq:
+            more += f" --max_predictions_per_seq={count}"
         return {
             "input_file": "create the records with "
             f"`{program('run/learn_vocabulary.py')} --input_file=YOUR_TEXT "
@@ -223,7 +222,7 @@ class PretrainConfig(TrainingDeviceConfig, ModelSourceConfig):
             f"`{program('run/create_pretraining_data.py')} "
             "--input_file=YOUR_TEXT "
             f"--output_file={records} --vocab_file={vocab_file} "
-            f"--max_seq_length={self.max_seq_length}{predictions}`."
+            f"--max_seq_length={self.max_seq_length}{more}`."
         }
 
 

@@ -28,8 +28,8 @@ _PREDICTIONS = 200_000
 _ON_PLATEAU = 0.98
 # Average the loss over this many steps: single losses vary by some percent.
 _AVERAGED_STEPS = 50
-# Healthy runs leave the plateau after 10 million tokens. Warn after 20 million
-# tokens and a fifth of the steps, or at the last step.
+# Healthy small runs leave the plateau after 5 to 10 million tokens. Warn after
+# 20 million tokens and a fifth of the steps, or at the last step.
 _PATIENCE_TOKENS = 20e6
 _PATIENCE_SHARE = 0.2
 # Without Adam's bias correction, the first 1,000 updates or so are too large.
@@ -186,7 +186,7 @@ class Watch:
         if math.isnan(self.line) or not self._weight:
             return ""
         has_left = self._has_left(self._loss)
-        state = "has learned more" if has_left else "has learned no more"
+        state = "has learned more" if has_left else "has learned nothing else"
         return (
             "A model that predicts by token frequency alone has a masked-LM "
             f"loss of {self.line:.3f}. This one has {self._loss:.3f} and "
@@ -244,20 +244,21 @@ class Watch:
             )
         if config.optimizer != "lamb":  # LAMB's rates are relative to weights.
             if rate > 2 * self._rate:
-                return f"--learning_rate={rate:g} is high for it; try {good}."
+                return f"--learning_rate={rate:g} is high; try {good}."
             if rate < self._rate / 10:
-                return f"--learning_rate={rate:g} is low for it; try {good}."
+                return f"--learning_rate={rate:g} is low; try {good}."
         is_short = warm_up < _UNCORRECTED_STEPS < last
         if config.optimizer == "bert_adam" and is_short:
             return (
                 f"--num_warmup_steps={warm_up} is short for "
-                "--optimizer=bert_adam, whose first updates are up to three "
-                "times the rate, as the original's (no bias correction); give "
-                "--optimizer=adamw, or --num_warmup_steps=1000 with half of "
+                "--optimizer=bert_adam, whose first updates are too large (no "
+                "bias correction, as the original); try --optimizer=adamw, or "
+                "--num_warmup_steps=1000 with half of "
                 f"--learning_rate={rate:g}."
             )
+        half = f", or half of --learning_rate={rate:g}"
         return (
-            "Models leave this plateau after some 10 million tokens, large "
-            "ones later: try "
-            f"--num_train_steps={steps}, or half of --learning_rate={rate:g}."
+            "Small models leave this plateau after 5 to 10 million tokens, "
+            f"large ones later: try --num_train_steps={steps}"
+            f"{half * (rate >= self._rate)}."
         )

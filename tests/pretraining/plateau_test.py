@@ -146,7 +146,8 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
         ),
         ({"num_warmup_steps": 10000}, "=10000 is longer .*; try 100.$"),
         # 1000 warm-up steps would fill the run, so the message asks for 2000.
-        ({"optimizer": "bert_adam", "num_warmup_steps": 9}, "steps=2000"),
+        ({"optimizer": "bert_adam", "num_warmup_steps": 9}, "steps=2000, or"),
+        ({"learning_rate": 1e-3}, "--num_train_steps=2000.$"),
         ({"optimizer": "lamb", "learning_rate": 6e-3}, "=0.006.$"),
         ({}, "--num_train_steps=2000"),  # More than the run's 1000.
         ({"distinct": 0.1}, "Only 10% .*--dupe_factor"),
@@ -195,7 +196,8 @@ class WatchTest(tf.test.TestCase, parameterized.TestCase):
             warning = watch.warning(1000 * expected)
             self.assertEqual(warning is None, share < 0.98)
             self.assertIn(
-                "no more" if share > 0.98 else "learned more", watch.describe()
+                "nothing else" if share > 0.98 else "learned more",
+                watch.describe(),
             )
 
 
