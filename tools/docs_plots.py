@@ -189,8 +189,7 @@ def draw_abuse() -> None:
 
 def draw_experiments() -> None:
     """Draws the tables of the paper's experiments."""
-    # A table of a later folder replaces the table of an earlier one.
-    folders = {"small_before": "", "small": "", "minilm": "_minilm"}
+    folders = {"small": "", "minilm": "_minilm"}
     for folder, end in folders.items():
         path = _RESULTS / "experiments" / folder
         paths = path.glob("tables/*.json")
