@@ -28,7 +28,7 @@ _PREDICTIONS = 200_000
 _ON_PLATEAU = 0.98
 # Average the loss over this many steps: single losses vary by some percent.
 _AVERAGED_STEPS = 50
-# Healthy small runs leave the plateau after 5 to 10 million tokens. Warn after
+# Healthy small runs leave the plateau after 3 to 10 million tokens. Warn after
 # 20 million tokens and a fifth of the steps, or at the last step.
 _PATIENCE_TOKENS = 20e6
 _PATIENCE_SHARE = 0.2
@@ -258,7 +258,7 @@ class Watch:
             )
         half = f", or half of --learning_rate={rate:g}"
         return (
-            "Small models leave this plateau after 5 to 10 million tokens, "
+            "Small models leave this plateau after 3 to 10 million tokens, "
             f"large ones later: try --num_train_steps={steps}"
             f"{half * (rate >= self._rate)}."
         )
